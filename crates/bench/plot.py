@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Plots and tables of a benchmark report: plot.py REPORT.json [FOLDER]
+"""Plots and figures of a benchmark report: plot.py REPORT.json [FOLDER]
 
-Writes one SVG per plot into FOLDER (docs/plots) and prints the tables as Markdown. A plot whose figures the report
+Writes one SVG per plot into FOLDER (docs/plots), and prints all figures, separated by tabs. A plot whose figures the report
 lacks is left out. The plots follow the reader's light or dark colour scheme.
 """
 import json
@@ -133,21 +133,15 @@ def growth(report):
     return page(report, "Throughput over the number of lockers: acquire + release, distinct keys", top + 548, parts)
 
 
-def tables(report):
-    cell = lambda it: str(it).replace("|", "\\|")
-    yield facts(report) + f"; medians of {report['rounds']} rounds (lowest–highest round). `{report['command']}`"
-    for workload in dict.fromkeys(row["workload"] for row in report["results"]):
-        its = [row for row in report["results"] if row["workload"] == workload]
-        metrics = list(dict.fromkeys(row["metric"] for row in its))
-        yield f"\n#### `{workload}`\n\n| nodes | concurrency | subject | " + " | ".join(metrics) + " |"
-        yield "|---" * (3 + len(metrics)) + "|"
-        for case in dict.fromkeys((row["nodes"], row["concurrency"], row["subject"]) for row in its):
-            of = {row["metric"]: row for row in its if (row["nodes"], row["concurrency"], row["subject"]) == case}
-            shown = [f"{number(it['median'])} ({number(it['min'])}–{number(it['max'])})" if it else "–"
-                     for it in map(of.get, metrics)]
-            yield "| " + " | ".join(map(cell, [*case, *shown])) + " |"
+def figures(report):
+    """Every figure, separated by tabs. The folder `results` has those of the runs that documents show."""
+    yield f"# {facts(report)}; medians of {report['rounds']} rounds (lowest, highest); {report['command']}"
+    columns = ["workload", "nodes", "concurrency", "subject", "metric", "median", "min", "max"]
+    yield "\t".join(columns)
+    for row in report["results"]:
+        yield "\t".join(f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for name in columns)
     for absent in report["not_run"]:
-        yield f"\nNot run: {cell(absent['subject'])}, {cell(absent['workload'])}: {cell(absent['why'])}"
+        yield f"# not run: {absent['subject']}, {absent['workload']}: {absent['why']}"
 
 
 def main():
@@ -161,7 +155,7 @@ def main():
         if svg:
             (folder / file).write_text(svg)
         print(f"{file}: {'written' if svg else 'left out, the report lacks its figures'}", file=sys.stderr)
-    print("\n".join(tables(report)))
+    print("\n".join(figures(report)))
 
 
 if __name__ == "__main__":

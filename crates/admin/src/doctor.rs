@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use quorlock::admin::Topology;
 use quorlock::{BuildError, ClientBuilder};
-use quorlock_core::shown::seconds;
+use quorlock_core::display::seconds;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,15 +11,13 @@ mod reconfiguration;
 use std::sync::Arc;
 
 use quorlock::admin::{Do, RedisNode, Topology, group, names};
-use quorlock::node::NodeConfig;
 use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::Counter;
+use quorlock_core::display::{SETTINGS_MAX, shown};
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::{SETTINGS_MAX, shown};
 
-pub use self::in_use::{InUse, LiveLock, in_use};
+pub use self::in_use::{InUse, LiveClient, LiveLock, impatient, in_use, in_use_by_old};
 use self::keys::Change;
-use self::reconfiguration::with_others;
 pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
@@ -107,11 +105,15 @@ pub enum InitError {
     /// The settings are wrong; nothing was sent.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// An old node has the address of a new one. Nothing was written.
-    #[error("node {name} is listed twice: an old node is one that is not among the new ones")]
+    /// Two old nodes are the same server. Nothing was written.
+    #[error(
+        "nodes {other} and {name} are the same server, which cannot have been two nodes: give it one name"
+    )]
     OldNodeListed {
         /// The name of the old node.
         name: String,
+        /// The other name of the same server.
+        other: String,
     },
     /// An old node votes for the new settings already, under the name of a new node. Nothing was written.
     #[error(
@@ -132,7 +134,7 @@ pub enum InitError {
         "nothing was changed: {reached} of {all} nodes can be used, but {needed} must; {}; then run the same command \
          again ({})",
         if *barred { "correct the user, the password, the right or the command that is named here" }
-        else { "make the others reachable" },
+        else { "make the others usable" },
         list(nodes)
     )]
     TooFew {
@@ -151,8 +153,7 @@ pub enum InitError {
     /// Nothing was written.
     #[error(
         "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \
-         could still grant locks; {reached} did{}",
-        advice(missing, unmarked)
+         could still grant locks; {reached} did; {advice}"
     )]
     OldNodes {
         /// The old settings, as a marker has them.
@@ -161,18 +162,27 @@ pub enum InitError {
         reached: usize,
         /// Number of old nodes that must answer.
         needed: usize,
-        /// Old nodes that were not reached.
-        missing: Vec<String>,
-        /// Names of old nodes whose server answers, but has no marker of the old settings.
-        unmarked: Vec<String>,
+        /// The advice that the message ends with.
+        advice: String,
+    },
+    /// The locks are in another database of the nodes. Nothing was written.
+    #[error("nothing was changed: {}; or, to use this database, {otherwise}", list(nodes))]
+    OtherDatabase {
+        /// Name of each node with another database, with the numbers of both.
+        nodes: Vec<(Arc<str>, String)>,
+        /// How to use the other database.
+        otherwise: String,
     },
     /// No given node has a marker of other settings or a trace of an earlier reconfiguration. So old nodes, if there
     /// are any, are not among the given servers and would continue to grant locks. Nothing was written.
     #[error(
         "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
-         ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
+         ones with --old-node; or, for new nodes and for another key prefix, {otherwise}"
     )]
-    NothingOld,
+    NothingOld {
+        /// How to take the nodes into use if there are no old ones.
+        otherwise: String,
+    },
     /// Too many nodes could not be taken out of use, so the change has stopped. The nodes that were taken out of use
     /// vote for no client now. Call again.
     #[error("not finished; run the same command again ({})", list(nodes))]
@@ -199,16 +209,8 @@ pub struct Before {
     /// Whether [`fn@reconfigure`] can make the change. It cannot change a database, a key prefix, or a marker that is
     /// not of this version.
     pub is_reconfigurable: bool,
-}
-
-/// Reads the markers of the nodes of `settings` and of `others`, nodes of older settings. Writes nothing.
-///
-/// # Errors
-/// [`InitError::Build`] if the settings are wrong; nothing was sent.
-pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
-    let topology = Topology::of(settings)?;
-    let servers = with_others(&topology, Topology::others(settings, others)?)?;
-    Ok(Before::of(&topology, &look_at_all(&topology, &servers, false).await))
+    /// How to make the change, if the nodes have other settings.
+    pub remedy: String,
 }
 
 impl Before {
@@ -216,7 +218,16 @@ impl Before {
         let new = &topology.rules.cluster;
         let mut facts = looked.iter().filter_map(|node| node.facts.as_ref().ok());
         let is_reconfigurable = facts.all(is_of_this_version);
-        let mut before = Self { new: settings_shown(new), old: Vec::new(), is_reconfigurable };
+        let theirs = Looked::settings(looked);
+        let theirs = theirs.iter().map(|(node, text)| (*node, &**text));
+        let longest_ms = looked.iter().filter_map(Looked::cluster).map(|it| it.max_ttl_ms()).max();
+        let longest_ms = longest_ms.unwrap_or(0);
+        let remedy = match is_reconfigurable {
+            true => topology.init.reconfigure(theirs, &[]),
+            false => topology.init.fresh(true, longest_ms),
+        };
+        let new_shown = settings_shown(new);
+        let mut before = Self { new: new_shown, old: Vec::new(), is_reconfigurable, remedy };
         for node in looked {
             if let Some(settings) =
                 node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new))
@@ -231,6 +242,7 @@ impl Before {
     /// new setting as text. The settings in the node's marker (`cluster`) are listed before the old ones.
     fn add_changes(
         &mut self,
+        topology: &Topology,
         node: &Arc<str>,
         cluster: Option<Cluster>,
         changes: &[(String, String)],
@@ -238,6 +250,7 @@ impl Before {
         if changes.is_empty() {
             return;
         }
+        let longest_ms = cluster.as_ref().map_or(0, Cluster::max_ttl_ms);
         let cluster = cluster.iter().map(settings_shown);
         let old: Vec<String> = cluster.chain(changes.iter().map(|(old, _)| old.clone())).collect();
         self.add(old.join(", "), node);
@@ -247,6 +260,7 @@ impl Before {
             }
         }
         self.is_reconfigurable = false;
+        self.remedy = topology.init.fresh(true, longest_ms);
     }
 
     fn add(&mut self, settings: String, node: &Arc<str>) {
@@ -285,23 +299,6 @@ fn marked_for(facts: &Facts, new: &Cluster) -> Option<String> {
 
 fn settings_shown(cluster: &Cluster) -> String {
     shown(&cluster.to_string(), SETTINGS_MAX)
-}
-
-/// Advice about old nodes that were not found.
-fn advice(missing: &[String], unmarked: &[String]) -> String {
-    let mut advice = String::new();
-    if !missing.is_empty() {
-        advice = format!("; give the URLs of {} as old nodes", missing.join(", "));
-    }
-    if !unmarked.is_empty() {
-        advice += &format!(
-            "; what answers as {} has no marker of theirs: if the old server of that name is another \
-             one, give its URL as an old node; if this one has lost its data, have a client of the old \
-             settings look at it first",
-            unmarked.join(", ")
-        );
-    }
-    advice
 }
 
 /// Marks all nodes for clients of these settings, **because the operator says that no lock is in use**: their votes
@@ -397,7 +394,12 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     if let Some(error) = facts.refusal() {
         return Err(error.to_owned());
     }
-    let info = facts.info.as_ref().map_err(Clone::clone)?;
+    let info = facts.info.as_ref().map_err(|why| match why.starts_with("BUSY ") {
+        true => format!(
+            "busy with a script: {why} Wait until the script has ended, or end it: SCRIPT KILL"
+        ),
+        false => why.clone(),
+    })?;
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }
 

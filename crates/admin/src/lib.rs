@@ -8,11 +8,12 @@
 //! use quorlock_admin::{doctor, init, locks};
 //!
 //! let settings = Client::builder()
-//!     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
+//!     .nodes(["a=redis://10.0.0.1", "b=redis://10.0.0.2", "c=redis://10.0.0.3"]);
 //!
 //! // New servers without locks.
 //! let found = init::in_use(&settings).await?;
 //! assert!(found.locks.is_empty() && found.incomplete.is_empty(), "{found:?}");
+//! assert!(found.clients.is_empty(), "{found:?}");
 //! let marked = init::fresh(&settings).await?;
 //! println!("{} servers vote, {} must", marked.voting(), marked.needed);
 //!
@@ -35,4 +36,5 @@
 pub mod doctor;
 pub mod init;
 pub mod locks;
+mod looks;
 mod scan;

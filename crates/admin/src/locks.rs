@@ -7,15 +7,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use quorlock::admin::{Node as _, Topology, holder};
+use futures_util::StreamExt as _;
+use futures_util::future::{join, join_all};
+use futures_util::stream::FuturesUnordered;
+use quorlock::admin::{Topology, holder, now};
 use quorlock::{BuildError, ClientBuilder, Holder};
+use quorlock_core::BootTime;
 
+use crate::looks::Examiner;
 pub use crate::scan::Incomplete;
-use crate::scan::{Scan, Scanned, Votes, get_ranges, number, pattern, read_all};
+use crate::scan::{Scan, Scanned, Votes, get_ranges, number, pattern, read_all, within};
 
 /// Limit of the votes that are listed per node. More are reported as [`Incomplete::TooMany`].
 pub const VOTES_MAX: usize = 50_000;
+
+/// The longest time for which [`list`] reads the nodes.
+pub const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// When a quorum of nodes has been read completely, the others have as long again, and at least this time.
+const REST_MIN: Duration = Duration::from_secs(5);
 
 const TOKEN_DIGITS: usize = 16;
 
@@ -46,8 +56,12 @@ pub struct Lock {
     pub holder: Holder,
     /// The nodes that have the holder's value.
     pub nodes: Vec<Arc<str>>,
-    /// Fencing token, if a quorum of nodes has the same.
+    /// The last fencing token that was given out for the key, if a quorum of nodes has the same. It is the holder's, unless
+    /// the holder asked for none.
     pub fencing_token: Option<u64>,
+    /// Whether a node has a fencing counter for the lock: a holder within the last seven days had a fencing token, so all
+    /// holders must have one.
+    pub has_fencing_counter: bool,
     /// Whether fewer than a quorum of nodes can have this value: the lock is lost, being taken or being released.
     pub stale: bool,
 }
@@ -58,7 +72,7 @@ pub struct Lock {
 pub struct NodeLook {
     /// The node's name.
     pub node: Arc<str>,
-    /// The reason if not all keys were read.
+    /// The reason if not all keys were read, or if the node may have forgotten locks.
     pub incomplete: Option<Incomplete>,
 }
 
@@ -75,8 +89,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Number of nodes that were read completely. If they are at least a quorum, every lock that was held throughout
-    /// the scan is listed.
+    /// Number of nodes that were read completely, and whose answers count. If they are at least a quorum, every lock that
+    /// was held throughout the scan is listed.
     pub fn complete(&self) -> usize {
         self.nodes.iter().filter(|node| node.incomplete.is_none()).count()
     }
@@ -87,6 +101,10 @@ impl Locks {
 ///
 /// The user needs the right to `SCAN` in addition to the rights of a client. Values that this library would not store
 /// are left out. Of each node, the scan holds in memory one page of names, and at most [`VOTES_MAX`] votes.
+///
+/// The scan takes at most [`TIME_MAX`]. It ends sooner if it waits for a minority of nodes alone: when a quorum has been
+/// read completely, the others have as long again, and at least 5 s. A node that is not read completely by then is
+/// [`Incomplete::TimeIsUp`].
 ///
 /// # Errors
 /// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A node that fails is reported in
@@ -106,11 +124,17 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
         votes_max: VOTES_MAX,
         ..Scan::default()
     };
-    let mut scans = join_all(topology.servers.iter().map(|server| scan.of(server))).await;
-    look_again(&mut scans).await;
-    let merged = merged(scans.iter().map(|scan| &scan.votes).enumerate());
-    let fences = fences(&topology, &scans, &merged).await;
+    let examiner = Examiner::new(settings, &topology)?;
     let needed = topology.quorum.needed();
+    let started = now();
+    let (mut scans, _) = join(scan_all(scan, &topology, needed), examiner.doubts()).await;
+    let rest = || now().after(now().elapsed_since(started).max(REST_MIN));
+    look_again(&mut scans, rest()).await;
+    let merged = merged(scans.iter().map(|scan| &scan.votes).enumerate());
+    let fences = fences(&topology, &scans, &merged, rest()).await;
+    for (scan, doubt) in scans.iter_mut().zip(examiner.doubts().await) {
+        scan.incomplete = scan.incomplete.take().or(doubt.map(Incomplete::Doubtful));
+    }
     let names: Vec<Arc<str>> = topology.servers.iter().map(|server| server.name().into()).collect();
     let unseen = scans.iter().filter(|scan| scan.incomplete.is_some()).count();
     let mut locks: Vec<Lock> = merged
@@ -119,6 +143,8 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
             let tokens = fences.iter().enumerate().filter_map(|(place, tokens)| {
                 tokens.get(&key).filter(|_| found.nodes.contains(&place))
             });
+            let has_fencing_counter =
+                !found.shared && fences.iter().any(|tokens| tokens.contains_key(&key));
             let (resource, kind) = match key.strip_prefix(&*intent) {
                 // An intent that expires belongs to a waiting writer, and is not listed.
                 Some(_) if found.left.is_some() => return None,
@@ -131,6 +157,7 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
                 kind,
                 holder: holder(&value, found.left)?,
                 fencing_token: agreed(tokens, needed).filter(|_| !found.shared),
+                has_fencing_counter,
                 stale: found.nodes.len() + unseen < needed,
                 nodes: found.nodes.iter().map(|place| names[*place].clone()).collect(),
             })
@@ -143,6 +170,25 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
     let nodes = names.into_iter().zip(scans);
     let nodes = nodes.map(|(node, scan)| NodeLook { node, incomplete: scan.incomplete }).collect();
     Ok(Locks { locks, nodes, quorum: needed })
+}
+
+/// Scans all nodes at once, within the times that [`list`] documents.
+async fn scan_all(scan: Scan<'_>, topology: &Topology, needed: usize) -> Vec<Scanned> {
+    let started = now();
+    let mut until = started.after(TIME_MAX);
+    let mut scans: Vec<Scanned> = topology.servers.iter().map(|_| Scanned::default()).collect();
+    let reads = topology.servers.iter().zip(&mut scans);
+    let mut reads: FuturesUnordered<_> =
+        reads.map(|(server, scanned)| scan.read(server, scanned)).collect();
+    let mut complete = 0;
+    while let Some(Some(is_complete)) = within(Some(until), reads.next()).await {
+        complete += usize::from(is_complete);
+        if is_complete && complete == needed {
+            until = until.min(now().after(now().elapsed_since(started).max(REST_MIN)));
+        }
+    }
+    drop(reads);
+    scans
 }
 
 pub(crate) struct Found {
@@ -176,8 +222,9 @@ pub(crate) fn merged<'a>(
 }
 
 /// Reads again, on all nodes at once, those keys that not all nodes have with the same value. The scans reach a key at
-/// different times, so a lock that is acquired or released meanwhile seems to have too few votes.
-async fn look_again(scans: &mut [Scanned]) {
+/// different times, so a lock that is acquired or released meanwhile seems to have too few votes. A node that does not
+/// answer by `until` keeps what its scan has read.
+async fn look_again(scans: &mut [Scanned], until: BootTime) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
     let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());
     let mut differ: Vec<Arc<str>> = found
@@ -188,7 +235,7 @@ async fn look_again(scans: &mut [Scanned]) {
     differ.dedup();
     let reads = scans.iter().map(|scan| async {
         let connection = scan.connection.as_ref()?;
-        read_all(connection, &differ).await.ok()
+        within(Some(until), read_all(connection, &differ)).await?.ok()
     });
     for (scan, read) in join_all(reads).await.into_iter().enumerate() {
         let (Some(read), votes) = (read, &mut scans[scan].votes) else { continue };
@@ -199,11 +246,12 @@ async fn look_again(scans: &mut [Scanned]) {
     }
 }
 
-/// The fencing counters of each node for the keys that have a writer.
+/// The fencing counters of each node for the keys that have a writer, as far as the node tells them by `until`.
 async fn fences(
     topology: &Topology,
     scans: &[Scanned],
     merged: &BTreeMap<(Arc<str>, Arc<[u8]>), Found>,
+    until: BootTime,
 ) -> Vec<BTreeMap<Arc<str>, u64>> {
     let keys = merged.iter().filter(|(_, found)| !found.shared).map(|((key, _), _)| key.clone());
     let keys: Vec<Arc<str>> = keys.collect();
@@ -212,7 +260,8 @@ async fn fences(
         let Some(connection) = &scan.connection else { return tokens };
         for keys in keys.chunks(AT_A_TIME) {
             let counters: Vec<_> = keys.iter().map(|key| topology.counter(key)).collect();
-            let Ok(replies) = get_ranges(connection, &counters, TOKEN_DIGITS).await else { break };
+            let read = get_ranges(connection, &counters, TOKEN_DIGITS);
+            let Some(Ok(replies)) = within(Some(until), read).await else { break };
             let counters = keys.iter().zip(replies);
             tokens.extend(counters.filter_map(|(key, reply)| Some((key.clone(), number(&reply)?))));
         }

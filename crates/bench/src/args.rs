@@ -14,7 +14,7 @@ use crate::plan::{self, BenchPlan, Scope, WORKLOADS};
 use crate::report::Report;
 use crate::subjects::Flavor;
 use crate::workers::WORKER;
-use crate::{count, interop, table, worker};
+use crate::{count, interop, round_trips, table, worker};
 
 /// Compares quorlock with raw sockets and other lock libraries, on real servers that it starts
 ///
@@ -34,6 +34,17 @@ struct Cli {
 enum Command {
     /// The most important figures, in less than a minute; the last line of --json is one object
     Quick(Common),
+
+    /// Count the round trips of each operation, and print them as a table
+    RoundTrips {
+        /// As above
+        #[arg(long, value_name = "PROGRAM")]
+        server: Option<String>,
+
+        /// The `quorlock` whose `run` is counted [default: the one beside this program]
+        #[arg(long, value_name = "PATH")]
+        quorlock: Option<PathBuf>,
+    },
 
     /// Run this number of pairs and nothing else, for `cargo xtask instructions`
     #[command(hide = true)]
@@ -140,6 +151,14 @@ pub(crate) fn main() -> ExitCode {
             measure(scope, &all.common, all.only, !all.no_rivals)
         }
         Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new(), false),
+        Some(Command::RoundTrips { server, quorlock }) => {
+            let quorlock = quorlock.or_else(beside);
+            round_trips::table(server.as_deref(), quorlock.as_deref()).map(|table| {
+                // A closed standard output is no error, as for the report.
+                let _ = io::stdout().write_all(table.as_bytes());
+                ExitCode::SUCCESS
+            })
+        }
         Some(Command::CountPairs { lockers, pairs, guard, take }) => {
             count::run(lockers, pairs, (guard, take)).map(|()| ExitCode::SUCCESS)
         }
@@ -152,6 +171,12 @@ pub(crate) fn main() -> ExitCode {
         eprintln!("quorlock-bench: {why}");
         ExitCode::from(2)
     })
+}
+
+/// The program `quorlock` beside this one, if it was built.
+fn beside() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.with_file_name("quorlock");
+    path.is_file().then_some(path)
 }
 
 fn measure(

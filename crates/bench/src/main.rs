@@ -13,6 +13,7 @@ mod machine;
 mod plan;
 mod report;
 mod rivals;
+mod round_trips;
 mod sample;
 mod subjects;
 mod table;

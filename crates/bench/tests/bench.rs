@@ -56,7 +56,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
 
 /// `plot.py` draws every plot of an invented report, and escapes names in the SVG files.
 #[test]
-fn plots_and_tables_come_from_a_report() {
+fn plots_and_figures_come_from_a_report() {
     let folder = tempfile::tempdir().unwrap();
     let crate_folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut python = Command::new("python3");
@@ -64,12 +64,12 @@ fn plots_and_tables_come_from_a_report() {
     let output = match python.arg(folder.path()).output() {
         Ok(output) => output,
         Err(_) => {
-            return quorlock_servers::skip("plots_and_tables_come_from_a_report", "no python3");
+            return quorlock_servers::skip("plots_and_figures_come_from_a_report", "no python3");
         }
     };
     assert!(output.status.success(), "{}", stderr(&output));
-    let tables = String::from_utf8(output.stdout).unwrap();
-    assert!(tables.contains("| 5 | 64 | quorlock |"), "{tables}");
+    let figures = String::from_utf8(output.stdout).unwrap();
+    assert!(figures.contains("pairs\t5\t64\tquorlock\tpairs_per_s\t"), "{figures}");
     for file in ["throughput", "latency", "cpu", "handover", "growth"] {
         let svg = std::fs::read_to_string(folder.path().join(file).with_extension("svg")).unwrap();
         for wanted in ["Invented CPU", "7 × Redis 7.0.15", "commit 0123abc", "quorlock"] {
@@ -119,4 +119,18 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(says), "{args:?}: {said}");
     }
+}
+
+/// A lock costs one round trip, a new connection two more, and TLS one more.
+#[test]
+fn the_table_of_round_trips_has_what_the_protocol_says() {
+    let name = "the_table_of_round_trips_has_what_the_protocol_says";
+    let Some(server) = find_or_skip(name) else { return };
+    let output = bench(&["round-trips"]).env(SERVER_VARIABLE, &server.path).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let table = String::from_utf8(output.stdout).unwrap();
+    for operation in ["acquire", "extend", "release"] {
+        assert!(table.contains(&format!("\n| {operation} | 1 | ")), "{table}");
+    }
+    assert!(table.contains("the first call of a process | 3 | "), "{table}");
 }

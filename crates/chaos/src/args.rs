@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::sentinel::{Job, SentinelArgs};
+use crate::sentinel::SentinelArgs;
 use crate::workers::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
@@ -54,11 +54,6 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) stop_at_first: bool,
 
-    /// List the mutants (deliberate bugs), and their places
-    #[cfg(quorlock_mutants)]
-    #[arg(long, hide = true)]
-    pub(crate) list_mutants: bool,
-
     /// Print each event, not just faults and results
     #[arg(long)]
     pub(crate) journal: bool,
@@ -72,6 +67,9 @@ pub(crate) enum RoundKind {
     Commands,
     /// Processes that use the library on nodes with replicas, which are promoted
     Replicas,
+    /// Processes that use the library on a master behind Sentinels
+    #[value(skip)]
+    Sentinel,
 }
 
 impl RoundKind {
@@ -80,12 +78,17 @@ impl RoundKind {
             Self::Library => "library",
             Self::Commands => "commands",
             Self::Replicas => "replicas",
+            Self::Sentinel => "sentinel",
         }
     }
 
     /// Whether a seed has this kind of round if all kinds run. Every fifth seed has a round with replicas.
     pub(crate) const fn is_of(self, seed: u64) -> bool {
-        !matches!(self, Self::Replicas) || seed.is_multiple_of(5)
+        match self {
+            Self::Library | Self::Commands => true,
+            Self::Replicas => seed.is_multiple_of(5),
+            Self::Sentinel => false,
+        }
     }
 }
 
@@ -108,8 +111,6 @@ pub(crate) enum Command {
         job: String,
     },
     Sentinel(SentinelArgs),
-    #[command(hide = true)]
-    SentinelWorker(Job),
 }
 
 const MINUTES_MAX: f64 = 20_160.0;

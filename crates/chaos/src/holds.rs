@@ -2,13 +2,16 @@
 
 use quorlock_sim::time::Time;
 
+use crate::ledger::Caller;
 use crate::protocol::RESOURCES;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
+    pub(crate) caller: Caller,
+    /// Whether the caller has not reported the end of the hold yet.
+    pub(crate) is_open: bool,
     pub(crate) holder: String,
     pub(crate) resources: Vec<usize>,
-    pub(crate) token: String,
     /// The fencing token of the lock; `None` if it has none, or if the record of the holder before a detach has it.
     pub(crate) fence: Option<u64>,
     pub(crate) asked: Time,
@@ -141,9 +144,10 @@ mod tests {
 
     impl Hold {
         pub(crate) fn test(holder: &str, resource: usize, from: Time, to: Time) -> Self {
-            let (holder, token) = (holder.to_owned(), String::new());
+            let holder = holder.to_owned();
             let (resources, reads_from) = (vec![resource], Time::MAX);
-            Self { holder, resources, token, fence: None, asked: from, from, to, reads_from }
+            let (caller, is_open, fence, asked) = ((0, 0, 0), false, None, from);
+            Self { caller, is_open, holder, resources, fence, asked, from, to, reads_from }
         }
     }
 

@@ -3,6 +3,8 @@
 use quorlock_sim::time::Time;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::RoundPlan;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The addresses of the nodes' proxies.
@@ -12,6 +14,17 @@ pub(crate) struct Job {
     pub(crate) max_ttl: Time,
     pub(crate) exact: bool,
     pub(crate) guarded: bool,
+    /// Whether a call may wait for its lock. Otherwise the start of a call is the start of its only attempt.
+    pub(crate) waits: bool,
+}
+
+impl Job {
+    pub(crate) fn new(plan: &RoundPlan, place: usize, urls: Vec<String>) -> Self {
+        let &RoundPlan { quorum, max_ttl, exact, guarded, .. } = plan;
+        // Callers draw random numbers from this seed. It is not the plan's seed, so their draws differ from the plan's.
+        let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(place as u64 + 1);
+        Self { urls, seed, quorum, max_ttl, exact, guarded, waits: true }
+    }
 }
 
 pub(crate) const CLIENTS: usize = 2;
@@ -25,41 +38,41 @@ pub(crate) const fn is_fenced(resource: usize) -> bool {
     resource >= RESOURCES.len() / 2
 }
 
-/// A message of a worker. A worker reports a hold after the grant, and the end of the hold before the release. So the
+/// A message of a caller of a worker, sent with the number of the caller. A worker reports a hold after the grant, and the end of the hold before the release. So the
 /// recorded hold of a worker that is killed may be too short, but never too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WorkerMessage {
     /// The caller got the locks of these resources.
-    Holds { caller: usize, resources: Vec<usize>, grant: Grant },
+    Holds { grant: Grant },
     /// The caller's lock is valid until this time.
-    StillHolds { caller: usize, until: Time },
+    StillHolds { until: Time },
     /// The hold ended at this time. After a loss, it is the last time at which the caller could rely on the lock.
-    Held { caller: usize, until: Time, lost: Option<String> },
+    Held { until: Time, lost: Option<String> },
     /// The caller did not get the lock.
-    Refused { caller: usize, why: Refused },
+    Refused { why: String },
     /// The caller requests the numbers of its resources, and presents its fencing token if it has one.
-    Reads { caller: usize },
+    Reads,
     /// The caller writes each number that it has read, plus one. The fencing token permits the write; without a token,
     /// the validity of the lock does.
-    Writes { caller: usize, read: Vec<u64>, until: Time },
+    Writes { read: Vec<u64>, until: Time },
     /// The caller becomes a reader at this time. Sent before the downgrade, which lets other readers in.
-    Downgrades { caller: usize, at: Time },
+    Downgrades { at: Time },
     /// The caller's downgrade call has ended. `confirmed`: it succeeded before the caller stopped waiting.
-    Downgraded { caller: usize, confirmed: bool },
+    Downgraded { confirmed: bool },
     /// The reader has read these numbers of its resources. They must still be current, as its lock is held until `until`.
-    Compares { caller: usize, read: Vec<u64>, until: Time },
+    Compares { read: Vec<u64>, until: Time },
     /// The library has violated its contract with the caller, as `what` says.
-    Odd { caller: usize, what: String },
+    Odd { what: String },
     /// The client was shut down. This number of its releases is unconfirmed.
-    Closed { client: usize, owed: usize },
+    Closed { owed: usize },
     /// The caller begins an operation, on this lease if the operation is about a lease.
-    Calls { caller: usize, operation: Operation, lease: Option<usize>, at: Time },
+    Calls { operation: Operation, lease: Option<usize>, at: Time },
     /// The caller has detached its lock, and has not held it since `from`. By its text, the lease ends at `until`.
-    Detached { caller: usize, text: String, from: Time, until: Time },
+    Detached { text: String, from: Time, until: Time },
     /// The caller has extended the lease by a call at `asked`. By its new text, the lease ends at `until`.
     Prolonged { lease: usize, text: String, asked: Time, until: Time },
     /// The caller requests a lease of another process.
-    Seeks { caller: usize },
+    Seeks,
     /// An operation has ended that may leave a key on the nodes. From now on, the key lives for at most a ttl.
     Left,
 }
@@ -109,37 +122,28 @@ impl Operation {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
+    pub(crate) resources: Vec<usize>,
     pub(crate) asked: Time,
     pub(crate) at: Time,
     /// The end of the validity, computed at `at`.
     pub(crate) until: Time,
-    pub(crate) token: String,
     pub(crate) fence: Option<u64>,
     pub(crate) is_reader: bool,
     /// The lease that the caller attached, if it did not acquire the lock.
     pub(crate) lease: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Refused {
-    Contended,
-    NoQuorum,
-    NodesUntrusted,
-    TooSlow,
-    Over,
-    Cancelled,
-}
-
+/// A message to a worker, sent with the number of the caller that it answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ControllerMessage {
     /// The numbers for this caller; `None` if the store refused its fencing token.
-    Numbers { caller: usize, numbers: Option<Vec<u64>> },
+    Numbers { numbers: Option<Vec<u64>> },
     /// Whether all numbers of this caller were written.
-    Written { caller: usize, written: bool },
+    Written { written: bool },
     /// The comparison that this caller requested is done.
-    Compared { caller: usize },
+    Compared,
     /// A lease (index, text) for this caller, and the time at which the caller shall use it; `None` if there is none.
-    Lease { caller: usize, lease: Option<(usize, String, Time)> },
+    Lease { lease: Option<(usize, String, Time)> },
     /// The faults have ended: from now on, callers hold each lock only briefly.
     Calm,
     /// The worker must release its locks, shut its clients down and end.

@@ -5,15 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
 use quorlock_sim::time::{SECOND, Time};
 
-use crate::act::{Failover, Kind, node_name};
-use crate::clock::now;
+use crate::clock::{now, wait_for};
+use crate::faults::{Commands, Failover, Kind, MASTER_AGAIN, node_name};
 use crate::plan::RoundPlan;
-use crate::shim::{ServerClock, Shim};
+use crate::said;
+use crate::server_clock::{ServerClock, Shim};
 
 /// The longest time until a replica has its master's data.
 const SYNC: Time = 5 * SECOND;
@@ -34,12 +34,12 @@ impl Servers {
         binary: &ServerBinary,
         shim: Option<&Shim>,
     ) -> Result<Self, String> {
-        let count = match plan.replicas() {
-            0 => plan.nodes + usize::from(plan.has(Kind::Promote)),
-            _ => 3 * plan.nodes,
+        let count = match plan.has_replicas() {
+            true => 3 * plan.nodes,
+            false => plan.nodes + usize::from(plan.has(Kind::PROMOTE)),
         };
         let options = options(plan, binary, shim);
-        let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
+        let nodes = Nodes::start(binary, count, options).map_err(said)?;
         let nodes = Arc::new(nodes);
         let clocks: io::Result<Vec<_>> = match shim {
             Some(_) => nodes.iter().map(ServerClock::new).collect(),
@@ -48,7 +48,7 @@ impl Servers {
         let clocks = clocks.map_err(|error| format!("a server's clock: {error}"))?;
         let at = (0..count).collect();
         let servers = Self { nodes, at, places: plan.nodes, clocks };
-        for node in (0..plan.nodes).filter(|_| plan.replicas() > 0) {
+        for node in (0..plan.nodes).filter(|_| plan.has_replicas()) {
             servers.synchronise(servers.places + node, node)?;
         }
         Ok(servers)
@@ -94,7 +94,7 @@ impl Servers {
                 let (server, then) = (self.node(*place), &then);
                 scope.spawn(move || {
                     then(server).map_err(|error| format!("its files: {error}"))?;
-                    server.restart().map_err(|error| error.to_string())
+                    server.restart().map_err(said)
                 })
             };
             let starting: Vec<_> = places.iter().map(restart).collect();
@@ -105,14 +105,19 @@ impl Servers {
     }
 
     pub(crate) fn command(&self, place: usize, words: &[&str]) -> Result<(), String> {
-        ask(self.node(place), words).map_err(|why| format!("node {}: {why}", node_name(place)))
+        let failed = |why| format!("node {}: {why}", node_name(place));
+        ask(self.node(place), words).map(drop).map_err(failed)
+    }
+
+    pub(crate) fn commands(&self, place: usize, commands: Commands) -> Result<(), String> {
+        commands.iter().try_for_each(|words| self.command(place, words))
     }
 
     /// Drops all data of a running server. Clients see no other change.
     pub(crate) fn forget(&self, place: usize) -> Result<(), String> {
         // Removes the saved data. Loading it would restore the marker, which shows that no data was lost.
         let saved = self.node(place).home().join("dump.rdb");
-        fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
+        fs::remove_file(saved).or_else(absent_is_fine).map_err(said)?;
         // The server drops its data, finds nothing to load, and reports this as an error. The error is expected.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
@@ -131,14 +136,8 @@ impl Servers {
 
     fn synchronise(&self, server: usize, of: usize) -> Result<(), String> {
         self.replicate(server, of)?;
-        let deadline = now() + SYNC;
-        while !self.is_synced(server)? {
-            if now() >= deadline {
-                return Err("a replica does not receive its master's data".to_owned());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        let is_synced = || self.is_synced(server).map(|is| is.then_some(())).transpose();
+        wait_for(now() + SYNC, is_synced).ok_or("a replica does not receive its master's data")?
     }
 
     fn replicate(&self, server: usize, of: usize) -> Result<(), String> {
@@ -146,26 +145,18 @@ impl Servers {
         let Some((host, port)) = address.rsplit_once(':') else {
             return Err(format!("{address} is no port"));
         };
-        ask(&self.nodes[server], &["REPLICAOF", host, port])
+        ask(&self.nodes[server], &["REPLICAOF", host, port]).map(drop)
     }
 
     fn is_synced(&self, server: usize) -> Result<bool, String> {
-        match self.nodes[server].command(&["INFO", "replication"]) {
-            Ok(Reply::Bulk(Some(info))) => {
-                Ok(String::from_utf8_lossy(&info).contains("master_link_status:up"))
-            }
-            other => Err(format!("INFO: {other:?}")),
-        }
-    }
-
-    pub(crate) fn stand_alone(&self, place: usize) -> Result<(), String> {
-        self.command(place, &["REPLICAOF", "NO", "ONE"])
+        let info = ask(&self.nodes[server], &["INFO", "replication"])?;
+        Ok(text(&info).contains("master_link_status:up"))
     }
 
     pub(crate) fn promote(&mut self, place: usize) -> Result<(), String> {
         let (old, spare) = (self.at[place], self.spare());
-        self.nodes[old].kill().map_err(|error| error.to_string())?;
-        ask(&self.nodes[spare], &["REPLICAOF", "NO", "ONE"])?;
+        self.nodes[old].kill().map_err(said)?;
+        ask(&self.nodes[spare], MASTER_AGAIN[0])?;
         self.at[place] = spare;
         Ok(())
     }
@@ -176,12 +167,12 @@ impl Servers {
         let [master, replica, spare] = [0, 1, 2].map(|role| role * self.places + node);
         let old = &self.nodes[self.at[master]];
         match kind {
-            Kind::MasterStops => old.pause(),
-            Kind::MasterKilled => old.kill(),
+            Kind::MASTER_STOPS => old.pause(),
+            Kind::MASTER_KILLED => old.kill(),
             _ => Ok(()),
         }
-        .map_err(|error| error.to_string())?;
-        ask(&self.nodes[self.at[replica]], &["REPLICAOF", "NO", "ONE"])?;
+        .map_err(said)?;
+        ask(&self.nodes[self.at[replica]], MASTER_AGAIN[0])?;
         self.at.swap(master, replica);
         if third {
             self.at.swap(replica, spare);
@@ -195,14 +186,14 @@ impl Servers {
     }
 
     pub(crate) fn continue_old_master(&self, failover: &Failover) -> Result<(), String> {
-        self.nodes[self.old_master(failover)].resume().map_err(|error| error.to_string())
+        self.nodes[self.old_master(failover)].resume().map_err(said)
     }
 
     pub(crate) fn end_failover(&self, failover: &Failover) -> Result<(), String> {
         let old = self.old_master(failover);
         match failover.kind {
-            _ if failover.third => self.nodes[old].kill().map_err(|error| error.to_string())?,
-            Kind::MasterKilled => self.nodes[old].restart().map_err(|error| error.to_string())?,
+            _ if failover.third => self.nodes[old].kill().map_err(said)?,
+            Kind::MASTER_KILLED => self.nodes[old].restart().map_err(said)?,
             _ => {}
         }
         if failover.third { Ok(()) } else { self.replicate(old, failover.node) }
@@ -212,20 +203,8 @@ impl Servers {
         self.at[self.at.len() - 1]
     }
 
-    pub(crate) fn step(&mut self, place: usize, by: Time) -> Result<(), String> {
-        let server = self.at[place];
-        self.clocks[server].step(by).map_err(|error| error.to_string())
-    }
-
-    pub(crate) fn run(&mut self, place: usize, ppm: i64) -> Result<(), String> {
-        let server = self.at[place];
-        self.clocks[server].run(ppm).map_err(|error| error.to_string())
-    }
-
-    pub(crate) fn set_right(&mut self, place: usize) -> Result<(), String> {
-        let clock = &mut self.clocks[self.at[place]];
-        let back = -clock.moved();
-        clock.step(back).and_then(|()| clock.run(0)).map_err(|error| error.to_string())
+    pub(crate) fn clock(&mut self, place: usize) -> &mut ServerClock {
+        &mut self.clocks[self.at[place]]
     }
 }
 
@@ -235,7 +214,7 @@ fn options(plan: &RoundPlan, binary: &ServerBinary, shim: Option<&Shim>) -> Serv
     if binary.version.major >= 7 {
         args.extend(["--enable-debug-command", "local"]);
     }
-    if plan.has(Kind::LogTail) {
+    if plan.has(Kind::LOG_TAIL) {
         args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
     }
     ServerOptions {
@@ -246,10 +225,11 @@ fn options(plan: &RoundPlan, binary: &ServerBinary, shim: Option<&Shim>) -> Serv
     }
 }
 
-fn ask(server: &Server, words: &[&str]) -> Result<(), String> {
+/// Sends a command to a server. The error is that of the connection or of the server.
+pub(crate) fn ask(server: &Server, words: &[&str]) -> Result<Reply, String> {
     match server.command(words) {
         Ok(Reply::Error(error)) => Err(format!("{}: {error}", words.join(" "))),
-        Ok(_) => Ok(()),
+        Ok(reply) => Ok(reply),
         Err(error) => Err(format!("{}: {error}", words.join(" "))),
     }
 }
@@ -274,5 +254,13 @@ fn newest_log(home: &Path) -> io::Result<PathBuf> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(home.join("appendonly.aof")),
         Err(error) => Err(error),
+    }
+}
+
+/// The text of a reply; empty if the reply is no string.
+pub(crate) fn text(reply: &Reply) -> String {
+    match reply {
+        Reply::Bulk(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! The counts of one round or of several rounds, with the library or with commands.
+//! The counts of one round or of several rounds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,6 +8,22 @@ use serde::Serialize;
 
 use crate::clock::seconds;
 use crate::ledger::Findings;
+use crate::plan::RoundPlan;
+
+/// Titles of the sections.
+pub(crate) const FAULTS: &str = "faults injected";
+pub(crate) const CONNECTIONS: &str = "effects of the faults";
+pub(crate) const CALLS: &str = "what callers saw";
+pub(crate) const OPERATIONS: &str = "operations of callers while faults were injected";
+pub(crate) const LOST: &str = "locks lost while held, by cause";
+pub(crate) const CHECKED: &str = "what the oracles looked at";
+pub(crate) const WRONG: &str = "what was wrong";
+pub(crate) const OUTSIDE: &str =
+    "what was wrong in rounds beyond the assumptions of mutual exclusion";
+
+/// Names of counts of every kind of round.
+pub(crate) const GRANTED: &str = "locks granted";
+pub(crate) const KEYS_LEFT: &str = "keys left on the nodes";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Totals {
@@ -29,7 +45,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn new(
-        seed: u64,
+        plan: &RoundPlan,
         interrupted: bool,
         mut totals: Totals,
         healed: Option<Time>,
@@ -37,9 +53,9 @@ impl Outcome {
     ) -> Self {
         (totals.rounds, totals.interrupted) = (u64::from(!interrupted), u64::from(interrupted));
         totals.healed_within = healed;
-        totals.never_healed = u64::from(!interrupted && healed.is_none());
+        totals.never_healed = u64::from(plan.heals && !interrupted && healed.is_none());
         totals.violations = findings.violations.len();
-        totals.failed_seeds.extend((totals.violations > 0).then_some(seed));
+        totals.failed_seeds.extend((totals.violations > 0).then_some(plan.seed));
         Self { totals, findings }
     }
 }
@@ -103,13 +119,19 @@ impl fmt::Display for Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::RoundKind;
     use crate::ledger::Violation;
+    use crate::plan::Abilities;
+
+    fn plan(seed: u64) -> RoundPlan {
+        RoundPlan::draw(RoundKind::Library, seed, Abilities::default())
+    }
 
     #[test]
     fn rounds_add_up_and_zero_counts_are_missing_after_enough_of_them() {
         let mut round = Totals::default();
         round.count("faults", "kill -9 a node", 2);
-        let outcome = Outcome::new(7, false, round, Some(5), Findings::default());
+        let outcome = Outcome::new(&plan(7), false, round, Some(5), Findings::default());
         let mut sum = Totals::default();
         (0..3).for_each(|_| sum.add(&outcome.totals));
         assert_eq!((sum.rounds, sum.get("faults", "kill -9 a node"), sum.sum("faults")), (3, 6, 6));
@@ -123,8 +145,10 @@ mod tests {
     fn a_violation_names_its_seed_and_an_interrupted_round_does_not_count() {
         let violation = Violation { at: 0, what: "two hold one lock".to_owned() };
         let findings = Findings { violations: vec![violation], ..Findings::default() };
-        let mut sum = Outcome::new(77, false, Totals::default(), None, findings).totals;
-        sum.add(&Outcome::new(78, true, Totals::default(), None, Findings::default()).totals);
+        let mut sum = Outcome::new(&plan(77), false, Totals::default(), None, findings).totals;
+        sum.add(
+            &Outcome::new(&plan(78), true, Totals::default(), None, Findings::default()).totals,
+        );
         assert_eq!((sum.rounds, sum.interrupted, sum.never_healed), (1, 1, 1));
         assert!(sum.to_string().ends_with("interrupted; 1 violations, with seeds [77]"), "{sum}");
     }

@@ -20,12 +20,12 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::clock::now;
-use crate::plan::nanos;
+use crate::clock::{nanos, now};
+use crate::ledger::UNTRUSTED;
 use crate::protocol::{
-    CALLERS, CLIENTS, ControllerMessage, Grant, Job, Operation, RESOURCES, Refused, WorkerMessage,
-    is_fenced,
+    CALLERS, CLIENTS, ControllerMessage, Grant, Job, Operation, RESOURCES, WorkerMessage, is_fenced,
 };
+use crate::said;
 
 /// A shutdown retries failed releases for at most this time. All keys expire within it, and an expired key needs no
 /// release. So at the end, a client must owe no release.
@@ -44,9 +44,7 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
     // The kernel kills the worker when its parent dies, because a stopped worker could not notice that itself. If the
     // parent has already ended, the end of the worker's input ends the worker too.
     #[cfg(target_os = "linux")]
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
-    #[cfg(quorlock_mutants)]
-    mutant()?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(said)?;
     let (tell_phase, phase) = watch::channel(Phase::Chaos);
     let (inboxes, answers): (Vec<_>, Vec<_>) =
         (0..CLIENTS * CALLERS).map(|_| mpsc::unbounded_channel()).unzip();
@@ -65,42 +63,28 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
     Ok(())
 }
 
-#[cfg(quorlock_mutants)]
-fn mutant() -> Result<(), String> {
-    match std::env::var("QUORLOCK_MUTANT") {
-        Ok(name) if quorlock::mutants::all().all(|(known, ..)| known != name) => {
-            Err(format!("no mutant {name:?}"))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Reads the program's messages. If the input ends, the program has ended, so the worker ends too.
 fn listen(inboxes: &[mpsc::UnboundedSender<ControllerMessage>], phase: &watch::Sender<Phase>) {
     for line in io::stdin().lock().lines() {
         let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-        let Some(message) = message else { break };
+        let Some((caller, message)): Option<(usize, _)> = message else { break };
         match message {
-            ControllerMessage::Numbers { caller, .. }
-            | ControllerMessage::Written { caller, .. }
-            | ControllerMessage::Compared { caller }
-            | ControllerMessage::Lease { caller, .. } => {
-                if let Some(inbox) = inboxes.get(caller) {
-                    // A caller that has ended needs no answer.
-                    let _ = inbox.send(message);
-                }
-            }
             ControllerMessage::Calm => phase.send_modify(|phase| *phase = Phase::Calm.max(*phase)),
             ControllerMessage::Stop => drop(phase.send_replace(Phase::Over)),
+            answer => {
+                let inbox = inboxes.get(caller);
+                // A caller that has ended needs no answer.
+                let _ = inbox.map(|inbox| inbox.send(answer));
+            }
         }
     }
     process::exit(1);
 }
 
-fn say(said: &WorkerMessage) {
+fn say(caller: usize, said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
-    let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
+    let line = serde_json::to_string(&(caller, said)).map(|line| line + "\n").unwrap_or_default();
     // A message is a single write of less than a page, so a killed worker has sent either all of it or nothing.
     if io::stdout().write_all(line.as_bytes()).is_err() {
         process::exit(1);
@@ -114,15 +98,16 @@ fn run_client(
     phase: &watch::Receiver<Phase>,
 ) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    let runtime = runtime.map_err(said)?;
     runtime.block_on(async {
-        let client = build(number, job).map_err(|error| error.to_string())?;
+        let client = build(number, job).map_err(said)?;
         let callers = answers.into_iter().enumerate().map(|(place, answers)| {
             let caller = number * CALLERS + place;
             let caller = Caller {
                 number: caller,
                 client: client.clone(),
                 max_ttl: job.max_ttl,
+                waits: job.waits,
                 random: Random::new(job.seed, caller as u64),
                 answers,
                 phase: phase.clone(),
@@ -133,7 +118,7 @@ fn run_client(
             caller.await.map_err(|panic| panic.to_string())?;
         }
         let owed = client.shutdown(SHUTDOWN).await.err().map_or(0, |error| error.owed.max(1));
-        say(&WorkerMessage::Closed { client: number, owed });
+        say(number * CALLERS, &WorkerMessage::Closed { owed });
         Ok(())
     })
 }
@@ -156,6 +141,7 @@ struct Caller {
     number: usize,
     client: Client,
     max_ttl: Time,
+    waits: bool,
     random: Random,
     answers: mpsc::UnboundedReceiver<ControllerMessage>,
     phase: watch::Receiver<Phase>,
@@ -172,6 +158,10 @@ impl Caller {
             let rest = self.random.between(0, 20 * MS);
             sleep(nanos(rest)).await;
         }
+    }
+
+    fn say(&self, said: &WorkerMessage) {
+        say(self.number, said);
     }
 
     fn is_calm(&self) -> bool {
@@ -208,8 +198,9 @@ impl Caller {
             [name] => name.into(),
             _ => names.into(),
         };
-        let wait = if self.random.percent(15) { Duration::ZERO } else { nanos(wait) };
-        let options = LockOptions::new().wait(wait).ttl(nanos(ttl)).auto_extend(automatic);
+        let wait = if self.random.percent(15) { 0 } else { wait };
+        let options =
+            LockOptions::new().wait(self.wait(wait)).ttl(nanos(ttl)).auto_extend(automatic);
         let (client, is_fenced) = (self.client.clone(), is_fenced(resources[0]));
         let call = async move {
             if is_fenced {
@@ -224,15 +215,17 @@ impl Caller {
             call.options(options).await.map(|guard| (guard, None))
         };
         let asked = self.calls(Operation::Acquire, None);
-        let asked = Asked { resources, is_reader, at: asked, ttl, lease: None };
-        if let Some((guard, fencing_token)) = self.granted(call).await {
-            self.hold(guard, fencing_token, asked).await;
-        }
+        self.hold(call, ttl, Grant { resources, asked, is_reader, ..Grant::default() }).await;
+    }
+
+    /// The longest time for which a call waits for its lock.
+    fn wait(&self, drawn: Time) -> Duration {
+        if self.waits { nanos(drawn) } else { Duration::ZERO }
     }
 
     fn calls(&self, operation: Operation, lease: Option<usize>) -> Time {
         let at = now();
-        say(&WorkerMessage::Calls { caller: self.number, operation, lease, at });
+        self.say(&WorkerMessage::Calls { operation, lease, at });
         at
     }
 
@@ -247,44 +240,52 @@ impl Caller {
                 Some(why) => self.refused(why),
                 None => self.odd(format!("is refused: {error}")),
             },
-            None => self.refused(Refused::Cancelled),
+            None => self.refused("has cancelled its call"),
         }
         None
     }
 
     /// Awaits the future until the end of the round. Sometimes the caller drops the future earlier.
     async fn patiently<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
-        let patience = match self.random.percent(15) {
-            true => self.random.between(0, 50 * MS),
-            false => Time::MAX,
-        };
+        let patience = self.patience(15, 50 * MS);
         let mut phase = self.phase.clone();
         tokio::select! {
-            done = timeout(nanos(patience), future) => done.ok(),
+            done = timeout(patience, future) => done.ok(),
             _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
         }
     }
 
-    fn refused(&self, why: Refused) {
-        say(&WorkerMessage::Refused { caller: self.number, why });
+    /// The time after which the caller drops a future: mostly never, and in `percent` cases of 100 before `most`.
+    fn patience(&mut self, percent: u64, most: Time) -> Duration {
+        match self.random.percent(percent) {
+            true => nanos(self.random.between(0, most)),
+            false => Duration::MAX,
+        }
+    }
+
+    fn refused(&self, why: &str) {
+        self.say(&WorkerMessage::Refused { why: why.to_owned() });
     }
 
     fn odd(&self, what: String) {
-        say(&WorkerMessage::Odd { caller: self.number, what });
+        self.say(&WorkerMessage::Odd { what });
     }
 
-    /// Uses a lock, and then releases or detaches it in one of several ways.
-    async fn hold(&mut self, mut guard: Guard, fence: Option<u64>, asked: Asked) {
-        let caller = self.number;
+    /// Awaits a call for a lock, uses the lock, and then releases or detaches it in one of several ways.
+    async fn hold(
+        &mut self,
+        call: impl Future<Output = Result<(Guard, Option<u64>), AcquireError>>,
+        ttl: Time,
+        grant: Grant,
+    ) {
+        let Some((mut guard, fence)) = self.granted(call).await else { return };
         let mut relied = Relied::begin(|| guard.remaining());
         let Relied { at, until } = relied;
-        let token = guard.token().to_string();
-        let Asked { resources, is_reader, at: asked, ttl, lease } = asked;
+        let is_reader = grant.is_reader;
         if (guard.mode() == Mode::Shared) != is_reader {
             self.odd(format!("is {:?}, which is not the mode of its call", guard.mode()));
         }
-        let grant = Grant { asked, at, until, token, fence, is_reader, lease };
-        say(&WorkerMessage::Holds { caller, resources, grant });
+        self.say(&WorkerMessage::Holds { grant: Grant { at, until, fence, ..grant } });
         let numbers = self.read().await;
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
@@ -310,7 +311,7 @@ impl Caller {
                 false => self.write((guard.is_valid(), fence), &relied, numbers).await,
             };
             if reads_on {
-                say(&WorkerMessage::Downgrades { caller, at: now() });
+                self.say(&WorkerMessage::Downgrades { at: now() });
                 guard = guard.downgrade();
                 self.read_on(&guard, &mut relied, known, ttl).await;
             }
@@ -321,7 +322,7 @@ impl Caller {
             return self.detach(guard.detach(), until).await;
         }
         let lost = cause.map(|cause| format!("{cause:?}"));
-        say(&WorkerMessage::Held { caller, until, lost });
+        self.say(&WorkerMessage::Held { until, lost });
         match self.random.below(3) {
             0 => drop(guard),
             // The future is dropped without a poll, because the call of `release` has already queued the release.
@@ -333,7 +334,7 @@ impl Caller {
 
     /// Reads the numbers of the caller's resources.
     async fn read(&mut self) -> Option<Vec<u64>> {
-        match self.ask(WorkerMessage::Reads { caller: self.number }).await? {
+        match self.ask(WorkerMessage::Reads).await? {
             ControllerMessage::Numbers { numbers, .. } => numbers,
             _ => None,
         }
@@ -351,8 +352,8 @@ impl Caller {
         let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || is_valid)?;
         let larger = read.iter().map(|number| number + 1).collect();
-        let (caller, until) = (self.number, relied.until);
-        let message = self.ask(WorkerMessage::Writes { caller, read, until }).await;
+        let until = relied.until;
+        let message = self.ask(WorkerMessage::Writes { read, until }).await;
         matches!(message, Some(ControllerMessage::Written { written: true, .. })).then_some(larger)
     }
 
@@ -364,18 +365,14 @@ impl Caller {
         known: Option<Vec<u64>>,
         ttl: Time,
     ) {
-        let caller = self.number;
         // Sometimes the caller does not wait until the downgrade is confirmed. It must be a reader nevertheless.
-        let patience = match self.random.percent(20) {
-            true => self.random.between(0, 2 * MS),
-            false => Time::MAX,
-        };
-        let downgraded = timeout(nanos(patience), guard.extend()).await;
+        let patience = self.patience(20, 2 * MS);
+        let downgraded = timeout(patience, guard.extend()).await;
         if guard.mode() != Mode::Shared {
             self.odd("is a writer after its downgrade".to_owned());
         }
         let confirmed = matches!(downgraded, Ok(Ok(_)));
-        say(&WorkerMessage::Downgraded { caller, confirmed });
+        self.say(&WorkerMessage::Downgraded { confirmed });
         let most = if self.is_calm() { 20 * MS } else { ttl };
         let end = now() + self.random.between(0, most);
         self.stay(guard, relied, end).await;
@@ -385,9 +382,9 @@ impl Caller {
 
     async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
         if let Some(read) = known {
-            let (caller, until) = (self.number, relied.trusted(guard.loss_cause()));
+            let until = relied.trusted(guard.loss_cause());
             // Waits for the reply, so that the lock is held during the comparison.
-            self.ask(WorkerMessage::Compares { caller, read, until }).await;
+            self.ask(WorkerMessage::Compares { read, until }).await;
         }
     }
 
@@ -405,7 +402,7 @@ impl Caller {
                 return;
             }
             relied.look(|| guard.remaining());
-            say(&WorkerMessage::StillHolds { caller: self.number, until: relied.until });
+            self.say(&WorkerMessage::StillHolds { until: relied.until });
         }
     }
 
@@ -419,17 +416,9 @@ impl Caller {
     }
 
     async fn ask(&mut self, what: WorkerMessage) -> Option<ControllerMessage> {
-        say(&what);
+        self.say(&what);
         self.answers.recv().await
     }
-}
-
-struct Asked {
-    resources: Vec<usize>,
-    is_reader: bool,
-    at: Time,
-    ttl: Time,
-    lease: Option<usize>,
 }
 
 /// The times that decide how long a holder may rely on its lock.
@@ -477,15 +466,15 @@ impl Relied {
 }
 
 /// The reason of a refusal; `None` if the library must not refuse such a call.
-fn why(error: &AcquireError) -> Option<Refused> {
+fn why(error: &AcquireError) -> Option<&'static str> {
     match error {
-        AcquireError::Contended(_) => Some(Refused::Contended),
-        AcquireError::TooSlow(_) => Some(Refused::TooSlow),
-        AcquireError::NodesUntrusted(_) => Some(Refused::NodesUntrusted),
+        AcquireError::Contended(_) => Some("refused: contended"),
+        AcquireError::TooSlow(_) => Some("refused: too slow"),
+        AcquireError::NodesUntrusted(_) => Some(UNTRUSTED),
         AcquireError::LeaseOver(_) | AcquireError::Lease(LeaseError::Over { .. }) => {
-            Some(Refused::Over)
+            Some("refused: the lease is over")
         }
         AcquireError::Invalid(_) | AcquireError::Lease(_) => None,
-        _ => Some(Refused::NoQuorum),
+        _ => Some("refused: no quorum"),
     }
 }

@@ -1,27 +1,28 @@
-//! The worker processes, from the parent's side: starting, stopping, killing.
+//! The worker processes that use the library: starts, stops and kills them, and passes their messages to the ledger.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use quorlock_servers::spawn;
-use quorlock_sim::time::Time;
+use quorlock_sim::time::{SECOND, Time};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clock::now;
-use crate::ledger::Ledger;
-use crate::protocol::{ControllerMessage, Job};
+use crate::clock::{now, wait_for};
+use crate::faults::{Act, Change};
+use crate::ledger::{Shared, lock};
+use crate::nemesis::Nemesis;
+use crate::oracles;
+use crate::plan::RoundPlan;
+use crate::protocol::{CLIENTS, ControllerMessage, Job};
+use crate::round::Subject;
+use crate::totals::CALLS;
 
 pub(crate) const WORKER: &str = "worker";
 
-pub(crate) type Shared = Arc<Mutex<Ledger>>;
-
-/// Locks the ledger, even if another thread panicked while it held the lock.
-pub(crate) fn lock(ledger: &Shared) -> MutexGuard<'_, Ledger> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The longest time until all workers have ended.
+const END: Time = 30 * SECOND;
 
 pub(crate) struct Workers {
     ledger: Shared,
@@ -37,8 +38,11 @@ struct Process {
 }
 
 impl Workers {
-    pub(crate) fn start(jobs: Vec<Job>, ledger: &Shared) -> Result<Self, String> {
+    /// Starts a worker for each job. Each client of the first `served` workers must get locks.
+    pub(crate) fn start(jobs: Vec<Job>, served: usize, ledger: &Shared) -> Result<Self, String> {
         let count = jobs.len();
+        let clients = |process| (0..CLIENTS).map(move |client| (process, client));
+        lock(ledger).clients.expected = (0..served).flat_map(clients).collect();
         let processes = (0..count).map(|_| None).collect();
         let mut workers =
             Self { ledger: ledger.clone(), jobs, processes, generations: vec![0; count] };
@@ -57,22 +61,12 @@ impl Workers {
     }
 
     /// Starts a successor of a killed worker. Does nothing if the worker is running.
-    pub(crate) fn start_again(&mut self, place: usize) -> Result<(), String> {
+    fn start_again(&mut self, place: usize) -> Result<(), String> {
         if self.processes.get(place).is_none_or(Option::is_some) {
             return Ok(());
         }
         self.generations[place] += 1;
         self.launch(place)
-    }
-
-    /// Stops a worker (SIGSTOP). Returns the number of locks that it holds.
-    pub(crate) fn stop(&mut self, place: usize) -> Result<usize, String> {
-        self.signal(place, Signal::STOP)?;
-        Ok(lock(&self.ledger).held_in(place, now()))
-    }
-
-    pub(crate) fn go_on(&mut self, place: usize) -> Result<(), String> {
-        self.signal(place, Signal::CONT)
     }
 
     fn signal(&mut self, place: usize, signal: Signal) -> Result<(), String> {
@@ -89,7 +83,7 @@ impl Workers {
     }
 
     /// Kills a worker. Returns the number of locks that it held.
-    pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
+    fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;
         // Dropping the process waits until the reader thread has read all of the worker's messages.
@@ -100,32 +94,94 @@ impl Workers {
         Ok(held)
     }
 
-    pub(crate) fn send(&self, message: &ControllerMessage) {
+    fn send(&self, message: &ControllerMessage) {
         for process in self.processes.iter().flatten() {
             // Errors are ignored. A worker that misses a message does not end in time, and `ended` reports it.
-            let _ = send(&process.orders, message);
+            let _ = send(&process.orders, 0, message);
         }
     }
 
     /// Waits until all workers have ended. Returns the workers that did not end in time, or ended with an error.
-    pub(crate) fn ended(&mut self, deadline: Time) -> Vec<String> {
+    fn ended(&mut self, deadline: Time) -> Vec<String> {
         let mut wrong = Vec::new();
         for (place, process) in self.processes.iter_mut().enumerate() {
             let Some(process) = process else { continue };
-            let end = loop {
-                match process.child.try_wait() {
-                    Ok(Some(status)) if status.success() => break None,
-                    Ok(Some(status)) => break Some(format!("ended with {status}")),
-                    Err(error) => break Some(error.to_string()),
-                    Ok(None) if now() >= deadline => break Some("did not end".to_owned()),
-                    Ok(None) => thread::sleep(Duration::from_millis(5)),
-                }
+            let end = match wait_for(deadline, || process.child.try_wait().transpose()) {
+                Some(Ok(status)) if status.success() => continue,
+                Some(Ok(status)) => format!("ended with {status}"),
+                Some(Err(error)) => error.to_string(),
+                None => "did not end".to_owned(),
             };
-            wrong.extend(end.map(|end| format!("process p{place} {end}")));
+            wrong.push(format!("process p{place} {end}"));
         }
         self.processes.iter_mut().for_each(|process| drop(process.take()));
         wrong
     }
+}
+
+impl Subject for Workers {
+    fn strike(&mut self, act: &Act, _due: Time, _nemesis: &Nemesis) -> Result<bool, String> {
+        let Act::Client(place, change) = act else { return Ok(false) };
+        lock(&self.ledger).note(now(), format!("-- {act}"));
+        let (what, held) = match change {
+            Change::Start => return self.start_again(*place).map(|()| true),
+            Change::Continue => return self.signal(*place, Signal::CONT).map(|()| true),
+            Change::Stop => {
+                self.signal(*place, Signal::STOP)?;
+                let held = lock(&self.ledger).held_in(*place, now());
+                ("processes stopped while they held a lock", held)
+            }
+            Change::Kill => ("processes killed while they held a lock", self.kill(*place)?),
+        };
+        lock(&self.ledger).totals.count(CALLS, what, u64::from(held > 0));
+        Ok(true)
+    }
+
+    fn calm(&mut self) -> Result<(), String> {
+        for place in 0..self.jobs.len() {
+            self.start_again(place)?;
+            self.signal(place, Signal::CONT)?;
+        }
+        self.send(&ControllerMessage::Calm);
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<bool, String> {
+        self.send(&ControllerMessage::Stop);
+        let unwell = self.ended(now() + END);
+        let mut ledger = lock(&self.ledger);
+        for what in unwell {
+            ledger.violated(now(), what);
+        }
+        let owed = ledger.clients.owed;
+        if owed > 0 {
+            let what = format!("{owed} releases were still owed when clients had shut down");
+            ledger.violated(now(), what);
+        }
+        Ok(owed == 0 && ledger.clients.closed >= ledger.clients.expected.len())
+    }
+
+    fn judge(&mut self) -> Result<(), String> {
+        let alive_at = now();
+        // Drops the processes first, so that none of their messages arrives during the evaluation of the ledger.
+        self.processes.clear();
+        let mut ledger = lock(&self.ledger);
+        (0..self.jobs.len()).for_each(|process| ledger.killed(process, alive_at));
+        oracles::judge(&mut ledger);
+        Ok(())
+    }
+}
+
+/// The jobs of workers that use the nodes through the proxies of their process.
+pub(crate) fn jobs(plan: &RoundPlan, nemesis: &Nemesis) -> Vec<Job> {
+    let job = |place| {
+        let mut urls = nemesis.urls(place);
+        if plan.has_replicas() {
+            urls.iter_mut().for_each(|url| url.push_str("?replicas=1"));
+        }
+        Job::new(plan, place, urls)
+    };
+    (0..plan.machines()).map(job).collect()
 }
 
 impl Process {
@@ -156,19 +212,28 @@ impl Drop for Process {
     }
 }
 
-fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
+fn read(
+    output: ChildStdout,
+    orders: &Mutex<ChildStdin>,
+    (place, generation): (usize, u32),
+    ledger: &Shared,
+) {
     for line in BufReader::new(output).lines() {
         // Even a killed worker sends only whole lines (see `say`). The return closes the pipe, which ends the worker.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-        let Some(said) = said else { return };
-        let reply = lock(ledger).said(id.0, id.1, said);
+        let Some((caller, said)) = said else { return };
+        let reply = lock(ledger).said((place, generation, caller), said);
         if let Some(message) = reply {
-            let _ = send(orders, &message);
+            let _ = send(orders, caller, &message);
         }
     }
 }
 
-fn send(orders: &Mutex<ChildStdin>, message: &ControllerMessage) -> std::io::Result<()> {
-    let line = serde_json::to_string(message)? + "\n";
+fn send(
+    orders: &Mutex<ChildStdin>,
+    caller: usize,
+    message: &ControllerMessage,
+) -> std::io::Result<()> {
+    let line = serde_json::to_string(&(caller, message))? + "\n";
     orders.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
 }

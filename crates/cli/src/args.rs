@@ -6,33 +6,42 @@ mod lock;
 mod nodes;
 mod values;
 
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::files::{Completions, Man};
 pub(crate) use self::lease::{Acquire, Extend, LeaseArgs, Query, Release};
 pub(crate) use self::lock::{LockArgs, Run, Times};
-use self::nodes::ConfigArg;
 pub(crate) use self::nodes::{NodeArgs, OutputArgs};
+use self::values::acl_user;
 pub(crate) use self::values::{IfHeld, OnLost, WaitArg};
-use self::values::{acl_user, load_time};
 use crate::exit_code;
+
+/// Where the nodes come from, and the first commands.
+const START_HERE: &str = "\
+The nodes come from --node, QUORLOCK_NODES or a file (--config).
+
+Examples:
+  export QUORLOCK_NODES=a=redis://10.0.0.1,b=redis://10.0.0.2,c=redis://10.0.0.3
+  quorlock doctor
+  quorlock run deploy -- ./deploy.sh";
 
 /// A lock over several independent Redis or Valkey servers
 ///
 /// A client holds the lock while a majority of the servers has granted it.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock", version, max_term_width = 80)]
-#[command(after_long_help = exit_code::HELP)]
+#[command(after_help = START_HERE)]
+#[command(after_long_help = format!("{START_HERE}\n\n{}", exit_code::HELP))]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 
     // Options that may stand before or behind the command.
-    #[command(flatten)]
-    config: ConfigArg,
+    #[arg(long, global = true)]
+    config: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -53,7 +62,7 @@ Examples:
 
 const INIT_EXAMPLES: &str = "\
 Examples:
-  New servers, or no lock is in use: all nodes vote at once
+  New servers, or all clients are stopped: all nodes vote at once
     quorlock init --fresh
 
   Replace node c by d:
@@ -67,16 +76,6 @@ Examples:
   quorlock doctor --acl locker
   quorlock doctor --systemd > /etc/systemd/system/redis.service.d/quorlock.conf";
 
-const BENCH_EXAMPLES: &str = "\
-Examples:
-  quorlock bench --time 5s
-  quorlock bench --json > measured.json";
-
-const DEMO_EXAMPLES: &str = "\
-Examples:
-  quorlock demo
-  QUORLOCK_SERVER=/opt/valkey/bin/valkey-server quorlock demo";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
@@ -88,14 +87,12 @@ pub(crate) enum Command {
     Ls(Ls),
     Init(Init),
     Doctor(Doctor),
-    Bench(Bench),
-    /// See it work: five real servers, and one fault after the other
+    /// See it work: five nodes in memory, and one fault after the other
     ///
-    /// Starts five Redis or Valkey servers of its own in a temporary folder, and lets workers in
-    /// several processes contend for one lock. Stops and kills servers meanwhile, and shows what each
-    /// of them says. Ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
-    /// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
-    #[command(after_long_help = DEMO_EXAMPLES)]
+    /// Lets twelve workers contend for one lock on five nodes in the memory of this process. Freezes
+    /// and kills nodes meanwhile, and shows what each of them says. Ends after about 20 seconds with a
+    /// verdict, and with what to do next. Needs no server.
+    #[command(after_long_help = "Examples:\n  quorlock demo")]
     Demo,
     Completions(Completions),
     Man(Man),
@@ -114,7 +111,6 @@ impl Command {
             Self::Ls(args) => Some(&mut args.nodes),
             Self::Init(args) => Some(&mut args.nodes),
             Self::Doctor(args) => Some(&mut args.nodes),
-            Self::Bench(args) => Some(&mut args.nodes),
             Self::Demo | Self::Completions(_) | Self::Man(_) => None,
         }
     }
@@ -181,34 +177,39 @@ pub(crate) struct Ls {
 /// the old ones, or change their quorum or longest TTL, without two holders in between. No locks
 /// are granted meanwhile, for a bit more than the longest TTL, old or new.
 ///
-/// Exit code 0 if a quorum of nodes votes now, 69 if not. With --fresh also 75 if locks are in use,
-/// and 77 if the user may not look for them, a password is wrong or a command is missing.
+/// Exit code 0 if a quorum of nodes votes now, 69 if not; 75 if locks are in use or clients are
+/// connected; 77 if a password is wrong, a command is missing or, with --fresh, the user may not
+/// look for locks.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 #[command(after_long_help = INIT_EXAMPLES)]
 pub(crate) struct Init {
-    /// You know that no lock is in use: all nodes vote at once. Refused if a lock is found on them.
-    /// If this is wrong, two clients may hold one lock
+    /// All clients are stopped, so no lock is in use: all nodes vote at once. Refused if a lock or a
+    /// connected client is found on them. If this is wrong, two clients may hold one lock
     #[arg(long, group = "what")]
     pub(crate) fresh: bool,
 
     /// Change the list of nodes, the quorum or --max-ttl to what is given here. The old settings
-    /// are read from the nodes. If the command is interrupted, run it again
+    /// are read from the nodes. Refused if a lock or a connected client is found on them. If the
+    /// command is interrupted, run it again
     #[arg(long, group = "what")]
     pub(crate) reconfigure: bool,
 
-    /// A node of the old list that is not in the new one, with its old name. Repeatable. Needed if
-    /// fewer than N - Q + 1 of the old nodes are in the new list
+    /// A node of the old list, with its old name. Repeatable, or comma separated. Needed if fewer
+    /// than N - Q + 1 of the old nodes are in the new list under their old names. It may be a server
+    /// of the new list that had another name
     #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure", conflicts_with = "fresh")]
     pub(crate) old_node: Vec<String>,
 
-    /// Do not ask whether a lock is in use, or whether locks may be refused meanwhile
+    /// Answer yes to the question: with --fresh, that all clients are stopped; with --reconfigure,
+    /// that no lock need be granted until the change is done
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// With --fresh: go on although locks are in use, or that could not be found out, or the nodes
-    /// have other settings so far. Two clients may then hold one lock
-    #[arg(long, requires = "fresh", conflicts_with = "reconfigure")]
+    /// Go on even if locks are in use or clients are connected. With --reconfigure their commands get
+    /// SIGTERM. With --fresh also if it is not known, or if the nodes have other settings: two clients
+    /// may then hold one lock
+    #[arg(long)]
     pub(crate) force: bool,
 
     #[command(flatten)]
@@ -230,7 +231,7 @@ pub(crate) struct Doctor {
     pub(crate) notes: bool,
 
     /// Print only the command that gives USER the rights that locks need on these nodes, and no
-    /// others. Put it behind redis-cli -h HOST -p PORT
+    /// others. Run it as the arguments of redis-cli -h HOST -p PORT
     #[arg(long, value_name = "USER", value_parser = acl_user, conflicts_with_all = ["systemd", "json"])]
     pub(crate) acl: Option<String>,
 
@@ -238,26 +239,6 @@ pub(crate) struct Doctor {
     /// lock can still be held, and so also protects users of other libraries
     #[arg(long, conflicts_with = "json")]
     pub(crate) systemd: bool,
-
-    #[command(flatten)]
-    pub(crate) nodes: NodeArgs,
-}
-
-/// Measure your own nodes, which loads them
-///
-/// Says how long it will load the nodes, and begins at once, with up to 64 locks at a time, as fast
-/// as they go. Measures each node's round trip, acquire and release by 1, 8 and 64 lockers on keys
-/// of their own, and how long a lock takes from one client to another that waits for it. Every key
-/// begins with "quorlock-bench:", behind --key-prefix, and is given back; if interrupted, the last
-/// ones expire with their TTL of 10s. Nothing else on the nodes is read or changed.
-///
-/// `cargo xtask bench`, in the source, compares quorlock with others on servers of its own.
-#[derive(Debug, Args)]
-#[command(after_long_help = BENCH_EXAMPLES)]
-pub(crate) struct Bench {
-    /// How long to load the nodes, 1s to 10m
-    #[arg(long, default_value = "10s", value_parser = load_time, value_name = "TIME")]
-    pub(crate) time: Duration,
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,

@@ -22,7 +22,6 @@ pub(crate) mod clock;
 pub(crate) mod exec_step;
 pub(crate) mod kill_policy;
 mod launch;
-pub(crate) mod mutants;
 pub(crate) mod process_tree;
 pub(crate) mod procfs;
 mod signals;

@@ -8,18 +8,39 @@ mod guardian;
 mod options;
 mod output;
 mod settings;
-mod window;
+mod terminal_size;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::args::{Cli, Command};
 use crate::exit_code::ExitCode as Code;
 use crate::settings::Stop;
+
+/// Other words for commands, with the commands that they may mean. clap itself suggests only what is spelled alike.
+const SYNONYMS: [(&str, &[&str]); 6] = [
+    ("lock", &["run", "acquire"]),
+    ("exec", &["run"]),
+    ("unlock", &["release"]),
+    ("renew", &["extend"]),
+    ("list", &["ls"]),
+    ("check", &["doctor", "status"]),
+];
+
+/// Adds a tip to the error about an unknown command that is another word for a command.
+fn suggest(error: &mut clap::Error) {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    if let Some((_, meant)) = SYNONYMS.iter().find(|(word, _)| word == typed) {
+        let meant = meant.iter().map(|&command| command.to_owned()).collect();
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+    }
+}
 
 fn main() -> ExitCode {
     // The guardian, its helpers and the keeper must run before any thread or runtime exists, and clap does not know their
@@ -30,7 +51,8 @@ fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     match settings::parse(&typed) {
         Ok(cli) => run(cli).into(),
-        Err(Stop::Clap(error)) => {
+        Err(Stop::Clap(mut error)) => {
+            suggest(&mut error);
             output::clap(&error);
             match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Code::Success.into(),
@@ -54,7 +76,7 @@ fn as_shells_see_it(code: Code) -> Code {
 }
 
 fn run(Cli { command, output, .. }: Cli) -> Code {
-    if let Some(line) = quorlock::env::unknown_variables()
+    if let Some(line) = quorlock::settings::unknown_variables()
         && !output.quiet
     {
         output::say(output.json, "warning", &line);
@@ -69,7 +91,6 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
         Command::Ls(args) => commands::ls::main(&args, output),
         Command::Init(args) => commands::init::main(&args, output).map(as_shells_see_it),
         Command::Doctor(args) => commands::doctor::main(&args, output),
-        Command::Bench(args) => commands::bench::main(&args, output),
         Command::Demo => commands::demo::main(),
         Command::Completions(args) => commands::completions::main(&args),
         Command::Man(args) => commands::man::main(&args),

@@ -7,13 +7,11 @@ use std::io;
 use std::time::Duration;
 
 use quorlock::admin::{exactly, explained};
-use quorlock::env::{self, Deployment, SettingError};
-use quorlock::node::NodeConfig;
+use quorlock::settings::{Given, Origin, PLACES};
 use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Lease, Resources};
 
 use crate::args::{LockArgs, NodeArgs, Times};
 use crate::exit_code::ExitCode;
-use crate::settings::{self, Origin};
 
 /// The error that ends quorlock: its message and its exit code.
 #[derive(Debug)]
@@ -40,14 +38,14 @@ impl Refused {
     /// Refuses the values of these options, and names their origins. The exit code is that of the environment or the
     /// file if none of the options was typed.
     pub(crate) fn about(options: &[&str], message: impl Into<String>, args: &NodeArgs) -> Self {
-        let given: Vec<(&str, &Origin)> =
-            options.iter().filter_map(|name| Some((*name, args.origins.of(name)?))).collect();
+        let given = options.iter().filter_map(|name| Some((*name, args.values.of(name)?)));
+        let given: Vec<(&str, &Given)> = given.collect();
         let message = message.into();
         if given.is_empty() {
             return Self::usage(message);
         }
-        let is_typed = given.iter().any(|(_, origin)| matches!(origin, Origin::Typed(_)));
-        let origins: Vec<String> = given.iter().map(|(_, origin)| origin.to_string()).collect();
+        let is_typed = given.iter().any(|(_, given)| given.origin == Origin::Typed);
+        let origins: Vec<&str> = given.iter().map(|(_, given)| given.source.as_str()).collect();
         // If only one option is at fault, its origin replaces the option's name at the beginning of the message.
         let rest = match given[..] {
             [(name, _)] => message.strip_prefix(name).filter(|rest| rest.starts_with(" (")),
@@ -113,7 +111,7 @@ pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
             error.to_string().replace("the resource's name", "KEY").replace("the resource", "KEY");
         Refused::usage(told)
     })?;
-    let whole = format!("{}{key}", args.key_prefix.as_deref().unwrap_or_default());
+    let whole = format!("{}{key}", args.key_prefix());
     // The prefix and the key together must not make a reserved name. The length was checked above.
     match Resources::check_name(&whole) {
         Err(error @ InvalidRequest::ResourceReserved) => {
@@ -124,38 +122,15 @@ pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
 }
 
 pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
-    let password = std::env::var("QUORLOCK_PASSWORD").ok().filter(|password| !password.is_empty());
-    let from_file = matches!(args.origins.of("password-file"), Some(Origin::File { .. }));
-    let password_file = args.password_file.clone().filter(|_| password.is_none() || !from_file);
-    let deployment = Deployment {
-        nodes: nodes(args)?,
-        quorum: args.quorum,
-        key_prefix: args.key_prefix.clone(),
-        max_ttl: args.max_ttl,
-        restart_guard: args.restart_guard,
-        durable: args.durable.clone(),
-        node_timeout: args.node_timeout,
-        connect_timeout: args.connect_timeout,
-        username: args.username.clone(),
-        password,
-        password_file,
-        tls_ca: args.tls_ca.clone(),
-        tls_cert: args.tls_cert.clone(),
-        tls_key: args.tls_key.clone(),
-        tls_server_name: args.tls_server_name.clone(),
-        ..Deployment::default()
-    };
-    let told = |error: SettingError| Refused::about(&[error.setting], error.reason, args);
-    deployment.builder().map_err(told)
+    if args.values.of("node").is_none() {
+        return Err(no_nodes(args));
+    }
+    let builder = args.values.builder();
+    builder.map_err(|(name, reason)| Refused::about(&[name], reason.to_string(), args))
 }
 
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
-    build_here(builder.own_thread(true), args)
-}
-
-/// Builds a client that runs on the current runtime and not on a thread of its own.
-pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
-    builder.build().map_err(|error| blamed(error, args))
+    builder.own_thread(true).build().map_err(|error| blamed(error, args))
 }
 
 pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
@@ -170,30 +145,17 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
     }
 }
 
-/// Whether a node has replicas, so that its votes need the restart guard.
-pub(crate) fn has_replicas(args: &NodeArgs) -> Result<bool, Refused> {
-    Ok(nodes(args)?.iter().any(|node| node.replica_count() > 0))
-}
-
-fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
-    if args.node.is_empty() {
-        // With this variable, this is a command of `quorlock run`, which has removed the variables that name the nodes.
-        let nested = match std::env::var_os("QUORLOCK_KEY") {
-            Some(_) => {
-                " (quorlock run removes them from the environment; its --pass-nodes keeps them)"
-            }
-            None => "",
-        };
-        let file = match &args.origins.file {
-            Some(file) => format!("nodes = […] in {}", file.display()),
-            None => format!("nodes = […] in the file of --config, or in {}", settings::PLACES),
-        };
-        return Err(Refused::usage(format!(
-            "no nodes were given{nested}: use --node URL (repeatable), QUORLOCK_NODES=URL,URL,… or {file}"
-        )));
-    }
-    let nodes: Result<Vec<_>, _> = args.node.iter().map(|list| env::nodes(list)).collect();
-    nodes
-        .map(|nodes| nodes.concat())
-        .map_err(|reason| Refused::about(&["node"], reason.to_string(), args))
+fn no_nodes(args: &NodeArgs) -> Refused {
+    // With this variable, this is a command of `quorlock run`, which has removed the variables that name the nodes.
+    let nested = match std::env::var_os("QUORLOCK_KEY") {
+        Some(_) => " (quorlock run removes them from the environment; its --pass-nodes keeps them)",
+        None => "",
+    };
+    let file = match &args.values.file {
+        Some(file) => format!("nodes = […] in {}", file.display()),
+        None => format!("nodes = […] in the file of --config, or in {PLACES}"),
+    };
+    Refused::usage(format!(
+        "no nodes were given{nested}: use --node NAME=URL (repeatable), QUORLOCK_NODES=NAME=URL,NAME=URL,… or {file}"
+    ))
 }

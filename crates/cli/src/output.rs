@@ -3,16 +3,17 @@
 //!
 //! No function here waits for a reader: see [`sink`].
 
+mod escape;
 mod sink;
-mod table;
 
 #[cfg(target_os = "linux")]
+use std::ffi::OsString;
 use std::fs;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use quorlock::Lease;
@@ -23,12 +24,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+pub(crate) use self::escape::{json_line, one_line, plain};
 use self::sink::Sink;
-pub(crate) use self::table::columns;
 use crate::args::OutputArgs;
 use crate::guardian::clock::real_ns;
 use crate::options::Refused;
-use crate::window::{Window, cut};
+use crate::terminal_size::{TerminalSize, cut};
 
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -103,11 +104,35 @@ impl Output {
         self.write(&event, Some(line));
     }
 
+    /// A function that writes a warning. Any thread may call it, at any time; after the end of `self` it does nothing.
+    pub(crate) fn warner(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let OutputArgs { json, quiet } = self.args;
+        let (stderr, status) =
+            (Arc::downgrade(&self.stderr), self.status.as_ref().map(Arc::downgrade));
+        // A line of `progress` ends here; the next one replaces nothing.
+        let start = if self.terminal && !json { "\r\x1b[K" } else { "" };
+        move |warning| {
+            let event = json!({ "event": "warning", "message": warning });
+            if let Some(sink) = status.as_ref().and_then(Weak::upgrade) {
+                sink.line(json_line(&event));
+            }
+            let line = match json {
+                true => json_line(&event),
+                false => plain(&format!("quorlock: {warning}\n")),
+            };
+            if let Some(sink) = stderr.upgrade()
+                && !quiet
+            {
+                sink.line(format!("{start}{line}"));
+            }
+        }
+    }
+
     fn write(&self, event: &Value, line: Option<&str>) {
         if self.args.json {
-            self.stderr.line(without_leases(&format!("{event}\n")));
+            self.stderr.line(without_leases(&json_line(event)));
         } else if let Some(line) = line {
-            self.stderr.line(without_leases(&format!("quorlock: {line}\n")));
+            self.stderr.line(plain(&without_leases(&format!("quorlock: {line}\n"))));
         }
     }
 
@@ -129,8 +154,8 @@ impl Output {
             self.status(&event);
         }
         // On Ctrl-C the terminal writes `^C` after the line. The line leaves room for `^C`, so that no text wraps.
-        let room = Window::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
-        let line = format!("quorlock: {}", cut(&line(room), room));
+        let room = TerminalSize::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
+        let line = format!("quorlock: {}", cut(&plain(&line(room)), room));
         self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }
@@ -144,13 +169,13 @@ impl Output {
 
     fn status(&self, event: &Value) {
         if let Some(sink) = &self.status {
-            sink.line(without_leases(&format!("{event}\n")));
+            sink.line(without_leases(&json_line(event)));
         }
     }
 }
 
 fn dropped_event(count: u64) -> String {
-    format!("{}\n", json!({ "event": "dropped", "count": count }))
+    json_line(json!({ "event": "dropped", "count": count }))
 }
 
 fn dropped_lines(count: u64) -> String {
@@ -166,17 +191,23 @@ pub(crate) fn is_stdout_closed() -> bool {
     is_null && fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
-/// Writes the text to standard output.
-pub(crate) fn write(text: &str) -> io::Result<()> {
+/// Writes the text to standard output as it is.
+pub(crate) fn write(text: impl AsRef<[u8]>) -> io::Result<()> {
     let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    out.write_all(text.as_ref()).and_then(|()| out.flush())
 }
 
-/// Writes the result to standard output. It is no error if the reader has closed the pipe.
+/// Writes the result to standard output, without what a terminal would obey. It is no error if the reader has closed
+/// the pipe.
 ///
 /// # Errors
 /// Standard output cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Refused> {
+    print_as_is(plain(text))
+}
+
+/// As [`print`], but a terminal obeys what is in the text.
+pub(crate) fn print_as_is(text: impl AsRef<[u8]>) -> Result<(), Refused> {
     match write(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Refused::internal(format!("cannot write to standard output: {error}")))
@@ -200,10 +231,13 @@ fn without_leases(text: &str) -> String {
 /// Prints an error of clap, or the help.
 pub(crate) fn clap(error: &clap::Error) {
     let text = error.render().to_string();
-    // A closed standard error cannot be reported anywhere.
-    let _ = match text.contains(Lease::START) {
-        true => io::stderr().write_all(without_leases(&text).as_bytes()),
-        false => error.print(),
+    let safe = plain(&without_leases(&text));
+    // Without foreign control characters and leases, the text may have its colors. Without its colors the text also
+    // lacks control sequences of arguments. A closed standard error cannot be reported anywhere.
+    let is_plain = |arg: OsString| matches!(arg.to_str(), Some(arg) if plain(arg) == arg);
+    let _ = match safe == text && std::env::args_os().all(is_plain) {
+        true => error.print(),
+        false => io::stderr().write_all(safe.as_bytes()),
     };
 }
 
@@ -212,9 +246,9 @@ pub(crate) fn say(json: bool, event: &str, message: &str) {
     let message = without_leases(message);
     // A closed standard error cannot be reported anywhere.
     let _ = if json {
-        writeln!(io::stderr(), "{}", json!({ "event": event, "message": message }))
+        write!(io::stderr(), "{}", json_line(json!({ "event": event, "message": message })))
     } else {
-        writeln!(io::stderr(), "quorlock: {message}")
+        writeln!(io::stderr(), "quorlock: {}", plain(&message))
     };
 }
 
@@ -253,4 +287,27 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Formats rows as lines of columns. The columns in `right` are aligned to the right.
+pub(crate) fn columns<const N: usize>(
+    head: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    right: &[usize],
+) -> Vec<String> {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if right.contains(&column) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:width$}")
+            }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use common::{Testbed, code, command, eventually, get, json_lines, stderr, stdout, unix_ms, value};
-use quorlock_servers::Server;
+use quorlock_servers::{Reply, Server};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -163,12 +163,14 @@ fn locks_in_the_old_database_count() {
     let said = stderr(&output);
     assert!(
         said.contains(
-            "old settings, as a, b, c say: nodes=a,b,c quorum=2 max_ttl_ms=30000, database 0\n"
+            "old settings of a, b, c: nodes=a,b,c quorum=2 max_ttl_ms=30000, database 0\n"
         ),
         "{said}"
     );
     assert!(said.contains("max_ttl_ms=30000, database 1\n"), "{said}");
-    assert!(said.contains("stop all clients with the old ones, then give --force\n"), "{said}");
+    let advice =
+        "stop all clients, wait 30s (the longest ttl), and run: quorlock init --fresh --force";
+    assert!(said.contains(advice), "{said}");
     code(&other(&["--force"]), 0);
 
     // The old lock is also found if the key prefix changes too, because the registration names the old prefix.
@@ -218,7 +220,7 @@ fn other_nodes_max_ttl_or_prefix_need_more_than_yes() {
         code(&output, 64);
         let said = stderr(&output);
         let new_line = said.lines().last().unwrap();
-        assert!(said.contains("old settings, as a, b") && said.contains(old), "{old}: {said}");
+        assert!(said.contains("old settings of a, b") && said.contains(old), "{old}: {said}");
         assert!(
             new_line.starts_with("quorlock: new settings: ") && new_line.contains(new),
             "{new}: {said}"
@@ -227,6 +229,82 @@ fn other_nodes_max_ttl_or_prefix_need_more_than_yes() {
     assert_eq!(get(&testbed.nodes[0], "quorlock:node"), before);
     code(&fresh(&testbed, &["--max-ttl", "1m", "--force"]), 0);
     code(&fresh(&testbed, &["--max-ttl", "1m"]), 0);
+}
+
+/// After a flush no lock is found, although its holder still runs.
+#[test]
+fn init_is_refused_while_a_client_that_takes_locks_is_connected() {
+    let Some(testbed) = testbed() else { return };
+    code(&fresh(&testbed, &[]), 0);
+    let holder = testbed.start(&["run", "billing", "--ttl", "30s", "--", "sleep", "60"]);
+    eventually("it is held", || (testbed.holders_of("billing") == 3).then_some(()));
+    let watcher = testbed.start(&["status", "billing", "--watch"]);
+    eventually("both are connected", || (names(&testbed).len() >= 2).then_some(()));
+    testbed.on_all(&["FLUSHALL"]);
+    let output = fresh(&testbed, &[]);
+    code(&output, 75);
+    let said = stderr(&output);
+    let refused =
+        "nothing was changed: a client that takes locks is connected; stop it, or give --force";
+    let process = format!(":{} is connected (to a, b, c)", holder.id());
+    assert!(said.contains(refused) && said.contains(&process), "{said}");
+    assert!(!said.contains(&format!(":{}", watcher.id())), "a look is no reason: {said}");
+    let event = json_lines(&stderr(&fresh(&testbed, &["--json"]))).pop().unwrap();
+    let client = &event["clients"][0];
+    assert_eq!(client["nodes"], json!(["a", "b", "c"]), "{event}");
+    assert!(client["process"].as_str().unwrap().ends_with(&format!(":{}", holder.id())), "{event}");
+    assert_eq!(get(&testbed.nodes[0], "quorlock:node"), None, "nothing was written");
+    let forced = fresh(&testbed, &["--force"]);
+    code(&forced, 0);
+    assert!(stderr(&forced).contains("is connected; --force goes on"), "{}", stderr(&forced));
+    drop(holder);
+    eventually("no client is connected", || {
+        let takes_locks = |name: &String| name.starts_with("quorlock:");
+        (!names(&testbed).iter().any(takes_locks)).then_some(())
+    });
+    code(&fresh(&testbed, &[]), 0);
+}
+
+/// The names of the connections to the first node.
+fn names(testbed: &Testbed) -> Vec<String> {
+    let Reply::Bulk(Some(list)) = command(&testbed.nodes[0], &["CLIENT", "LIST"]) else { panic!() };
+    let list = String::from_utf8(list).unwrap();
+    let names = list.split_whitespace().filter_map(|field| field.strip_prefix("name="));
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The reply that lists the connections is longer than a reply that is kept.
+#[test]
+fn a_client_is_found_among_many_others() {
+    let Some(testbed) = testbed() else { return };
+    let others: Vec<_> = (0..300)
+        .map(|_| {
+            let mut other = testbed.nodes[0].connect().unwrap();
+            other.command(&["CLIENT", "SETNAME", &"other".repeat(60)]).unwrap();
+            other
+        })
+        .collect();
+    let holder = testbed.start(&["run", "k", "--wait", "60s", "--", "sleep", "60"]);
+    let is_there = || names(&testbed).iter().any(|name| name.starts_with("quorlock:"));
+    eventually("it is connected", || is_there().then_some(()));
+    let output = fresh(&testbed, &[]);
+    code(&output, 75);
+    let process = format!(":{} is connected", holder.id());
+    assert!(stderr(&output).contains(&process), "{}", stderr(&output));
+    drop((holder, others));
+}
+
+#[test]
+fn without_the_right_to_list_clients_init_says_that_they_are_not_known() {
+    let Some(testbed) = testbed() else { return };
+    let rules = ["ACL", "SETUSER", "app", "on", ">x", "+@all", "-client|list", "~*", "&*"];
+    testbed.on_all(&rules);
+    let mut command = testbed.quorlock(&[FRESH, &["--username", "app"]].concat());
+    let output = command.env("QUORLOCK_PASSWORD", "x").output().unwrap();
+    code(&output, 0);
+    let said = stderr(&output);
+    let unknown = "not known whether clients are connected to nodes a, b, c: not allowed: ";
+    assert!(said.contains(unknown) && said.contains("+client|list"), "{said}");
 }
 
 #[test]
@@ -287,11 +365,11 @@ fn the_advice_for_changed_settings_works_when_it_is_followed() {
                 steps += 1;
                 assert!(steps < 3, "{new:?} from {first}: {}", stderr(&output));
                 let said = stderr(&output);
-                args = if said.contains("quorlock init --reconfigure changes them safely") {
+                args = if said.contains(": quorlock init --reconfigure --yes ") {
                     vec!["init", "--reconfigure", "--yes"]
-                } else if said.contains("stop all clients with the old ones, then give --force") {
+                } else if said.contains(": quorlock init --fresh --force --yes ") {
                     vec!["init", "--fresh", "--yes", "--force"]
-                } else if said.contains("if no lock is in use, run quorlock init --fresh") {
+                } else if said.contains(": quorlock init --fresh --yes ") {
                     vec!["init", "--fresh", "--yes"]
                 } else {
                     panic!("{new:?} from {first}: no advice in {said}")

@@ -127,3 +127,72 @@ fn the_error_of_the_server_is_in_both_messages() {
     let lost = json_lines(&stdout(&output)).pop().unwrap();
     assert!(lost["nodes"][0]["failure"].as_str().unwrap().contains("MISCONF"), "{lost}");
 }
+
+/// In the time of a short command a node stops to confirm the lock, and confirms it again.
+#[test]
+fn votes_are_confirmations_and_a_node_that_is_back_is_reported_before_the_release() {
+    let Some(testbed) = Testbed::sized(3) else { return };
+    let run = run(&testbed, "3s", &[]);
+    testbed.nodes[2].pause().unwrap();
+    assert_eq!(event(&run, "node_silent")["node"], "c");
+    let extended = run.await_line("\"votes\":2}");
+    assert!(extended.contains("\"event\":\"extended\""), "{extended}");
+    let before = run.count("\"votes\":3}");
+    testbed.nodes[2].resume().unwrap();
+    eventually("c confirms", || (run.count("\"votes\":3}") > before).then_some(()));
+    fs::write(testbed.path("stop"), "").unwrap();
+    let output = run.end();
+    code(&output, 0);
+    let events = json_lines(&stdout(&output));
+    let names: Vec<&str> = events.iter().map(|it| it["event"].as_str().unwrap()).collect();
+    assert!(names.ends_with(&["node_back", "released"]), "{names:?}");
+    line(&stderr(&output), "node c confirms \"k\" again");
+}
+
+type Fault<'a> = &'a dyn Fn(&Testbed);
+
+/// Nodes that lost all data vote for nobody while the lock may be held, so the work was done under the lock. A key that
+/// was deleted from a node with its marker may have been another client's meanwhile.
+#[test]
+fn a_lock_that_only_restarts_took_is_not_lost_if_the_command_ends_in_time() {
+    let Some(mut testbed) = Testbed::sized(3) else { return };
+    testbed.guard = "strict";
+    let restart = |testbed: &Testbed| {
+        testbed.nodes.iter().for_each(|node| node.kill().unwrap());
+        testbed.nodes.iter().for_each(|node| node.restart().unwrap());
+    };
+    let mark = |testbed: &Testbed| {
+        code(&testbed.output(&["init", "--fresh", "--force", "--yes"]), 0);
+    };
+    let delete = |testbed: &Testbed| testbed.on(0..2, &["DEL", "k"]);
+    // As a loop over `SCAN` deletes: another process has the lock between the key's end and that of the markers.
+    let one_by_one = |testbed: &Testbed| {
+        delete(testbed);
+        code(&testbed.output(&["run", "k", "--wait", "0s", "--", "true"]), 0);
+        testbed.on(0..3, &["DEL", "quorlock:node"]);
+    };
+    let faults: [(Fault<'_>, i32, &str); 5] = [
+        (&restart, 0, ": the data is lost, and with it the lock"),
+        (&|testbed| testbed.on(0..2, &["FLUSHALL"]), 0, "nodes a, b: the data is lost"),
+        (&delete, 79, "cause: too few nodes still have its key"),
+        (&one_by_one, 79, "cause: too few nodes still have its key"),
+        (
+            &|testbed| (restart(testbed), mark(testbed)).1,
+            79,
+            "cause: too few nodes still have its key",
+        ),
+    ];
+    for (fault, expected, said) in faults {
+        mark(&testbed);
+        let run = run(&testbed, "20s", &[]);
+        fault(&testbed);
+        fs::write(testbed.path("stop"), "").unwrap();
+        let output = run.end();
+        code(&output, expected);
+        assert!(stderr(&output).contains(said), "{said}: {}", stderr(&output));
+        let events = json_lines(&stdout(&output));
+        let last = events.last().unwrap();
+        assert_eq!(last["event"], if expected == 0 { "data_lost" } else { "lost" }, "{last}");
+        ["stop", "up"].iter().for_each(|name| fs::remove_file(testbed.path(name)).unwrap());
+    }
+}

@@ -8,7 +8,9 @@ mod common;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::{Running, Testbed, boot, code, command, eventually, get, json_lines, stderr, stdout};
+use common::{
+    Running, Testbed, boot, code, command, eventually, get, json_lines, stderr, stdout, value,
+};
 use quorlock_servers::Reply;
 use rustix::process::Signal;
 
@@ -181,7 +183,7 @@ fn init_fresh_replaces_the_quarantine() {
     let refused = ends(&testbed, 5, "30s", FRESH, 69);
     let said = stderr(&refused);
     assert!(
-        said.contains("2 of 5 nodes can be used, but 3 must; make the others reachable"),
+        said.contains("2 of 5 nodes can be used, but 3 must; make the others usable"),
         "{said}"
     );
     assert_eq!(get(&testbed.nodes[0], "quorlock:node"), before);
@@ -239,6 +241,55 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     assert!(boot() - start >= Duration::from_millis(4020));
 }
 
+/// A reconfiguration would end the job: its lock could not be extended any more.
+#[test]
+fn a_reconfiguration_does_not_stop_a_running_job_without_force() {
+    let Some(testbed) = Testbed::new() else { return };
+    ends(&testbed, 3, "900ms", FRESH, 0);
+    let before = markers(&testbed);
+    let hold = ["run", "held", "--ttl", "800ms", "--", "sleep", "30"];
+    let mut job = Running::start(&mut strict(&testbed, 3, "900ms", &hold));
+    eventually("the lock is held", || get(&testbed.nodes[0], "held"));
+    let refused = ends(&testbed, 5, "900ms", RECONFIGURE, 75);
+    let said = stderr(&refused);
+    let process = format!(":{} is connected (to a, b, c)", job.id());
+    for words in [
+        "nothing was changed: a lock is in use; wait until it has ended, or give --force, which ends the work",
+        "\"held\" in database 0 is held by",
+        &process,
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(markers(&testbed) == before && job.is_running());
+    // A client of the new list gets the command with the same warning.
+    let other = stderr(&ends(&testbed, 5, "900ms", RUN, 69));
+    assert!(
+        other.contains("run this (refused while clients are connected; --force stops"),
+        "{other}"
+    );
+
+    // A process without a lock may be about to take one.
+    job.signal(Signal::TERM);
+    job.end();
+    testbed.on(0..3, &["SET", "k", &value(1, "h:1"), "PX", "100000"]);
+    let waiting = ["run", "k", "--wait", "60s", "--", "true"];
+    let waiting = Running::start(&mut strict(&testbed, 3, "900ms", &waiting));
+    waiting.await_line("waiting for");
+    testbed.on(0..3, &["PERSIST", "k"]);
+    let said = stderr(&ends(&testbed, 5, "900ms", RECONFIGURE, 75));
+    assert!(said.contains("a client that takes locks is connected; stop it, or"), "{said}");
+    drop(waiting);
+    testbed.on(0..3, &["DEL", "k"]);
+
+    let job = Running::start(&mut strict(&testbed, 3, "900ms", &hold));
+    eventually("the lock is held again", || get(&testbed.nodes[0], "held"));
+    let force = [RECONFIGURE, &["--force"]].concat();
+    let said = stderr(&ends(&testbed, 5, "900ms", &force, 0));
+    assert!(said.contains("a lock is in use; --force goes on"), "{said}");
+    code(&job.end(), 79);
+    ends(&testbed, 5, "900ms", RUN, 0);
+}
+
 /// A client with the new settings may have marked the new nodes already. These nodes wait again, because locks of
 /// clients with the old settings have not expired.
 #[test]
@@ -250,7 +301,8 @@ fn new_nodes_with_a_marker_wait_during_a_reconfiguration() {
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
     let old = Running::start(&mut strict(&testbed, 1, "4s", &hold));
     eventually("the old client has the lock", || get(&testbed.nodes[0], "k"));
-    let moving = Running::start(&mut strict(&testbed, 3, "900ms", RECONFIGURE));
+    let force = [RECONFIGURE, &["--force"]].concat();
+    let moving = Running::start(&mut strict(&testbed, 3, "900ms", &force));
     eventually("a does not vote for the old client", || get(&testbed.nodes[0], "quorlock:adopt"));
     for node in &testbed.nodes[1..3] {
         let adoption = eventually("the node is adopted", || get(node, "quorlock:adopt"));
@@ -295,7 +347,10 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     code(&refused, 69);
     let said = stderr(&refused);
     assert!(said.contains("2 of the nodes that vote for"), "{said}");
-    assert!(said.contains("URLs of b, c"), "{said}");
+    assert!(
+        said.contains("with the URLs of at least 1 of b, c (nodes of the old list): quorlock init"),
+        "{said}"
+    );
     assert_eq!(markers(&testbed), before);
 
     // Simulates a reconfiguration that was killed before it reached node b. By then node a votes for no client.
@@ -386,16 +441,60 @@ fn a_new_server_with_the_name_of_an_old_node_does_not_count_as_the_old_node() {
     code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
 }
 
+/// A client that started too early has marked a new server. The server does not count as an old node that is silent: by
+/// its name if the operator has named the server of that node, or by an address that leads to it now.
+#[test]
+fn a_marked_new_server_does_not_count_as_a_silent_old_node() {
+    for is_named in [true, false] {
+        let Some(testbed) = Testbed::new() else { return };
+        let urls = testbed.nodes.urls();
+        let (old, place) = match is_named {
+            true => (testbed.named(0..3), 3),
+            false => (urls[..3].join(","), 2),
+        };
+        code(&with(&testbed, &old, FRESH), 0);
+        let before = get(&testbed.nodes[0], "quorlock:node").unwrap();
+        let (_, rest) = parts(&before);
+        mark(&testbed, place, &format!("quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=1000{rest}"));
+        match is_named {
+            true => testbed.nodes[1..3].iter().for_each(|node| node.kill().unwrap()),
+            false => testbed.nodes[1].pause().unwrap(),
+        }
+        let new = format!("a={},b={},c={}", urls[0], urls[1], urls[place]);
+        let given = format!("c={}", urls[2]);
+        let silent: &[&str] = if is_named { &["--old-node", &given] } else { &[] };
+        let change = |more: &[&str]| {
+            let mut change = strict(&testbed, 0, "1s", &[RECONFIGURE, more].concat());
+            change.env("QUORLOCK_NODES", &new).env("QUORLOCK_NODE_TIMEOUT", "200ms");
+            change.output().unwrap()
+        };
+        let refused = change(silent);
+        code(&refused, 69);
+        let said = stderr(&refused);
+        assert!(said.contains("2 of the nodes that vote for") && said.contains("1 did"), "{said}");
+        assert_eq!(get(&testbed.nodes[0], "quorlock:node").unwrap(), before);
+        if !is_named {
+            // The server is the old node, and the operator says so. The same goes for the others once they are marked.
+            let command = said.split("the command at the end is right").nth(1).unwrap();
+            assert!(command.contains(&format!(" --old-node {}", urls[2])), "{said}");
+            code(&change(&["--old-node", &urls[2]]), 0);
+            testbed.nodes[1].resume().unwrap();
+            code(&change(&[]), 69);
+            code(&change(&["--old-node", &urls[0]]), 0);
+            assert!(markers(&testbed)[1].contains(" nodes=a,b,c quorum=2 max_ttl_ms=1000 "));
+        }
+    }
+}
+
 #[test]
 fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfiguration() {
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
-    let adopted = eventually("d is adopted for five nodes", || {
-        // The other nodes' settings may end a call before it writes `quorlock:adopt` to node d. The test repeats it.
-        ends(&testbed, 5, "900ms", RUN, 69);
-        get(&testbed.nodes[3], "quorlock:adopt")
-    });
-    assert!(adopted.contains("nodes=a,b,c,d,e"));
+    // A client with a list of five nodes has heard node d before the others.
+    let adoption = markers(&testbed)[0].replace("a,b,c quorum=2", "a,b,c,d,e quorum=3");
+    let adoption = format!("{adoption} wait_ms=2909");
+    testbed.on(3..4, &["SET", "quorlock:adopt", &adoption, "PX", "172800000"]);
+    ends(&testbed, 5, "900ms", RUN, 69);
     ends(&testbed, 4, "900ms", RECONFIGURE, 0);
     ends(&testbed, 4, "900ms", RUN, 0);
     // A killed reconfiguration to nodes d and e may have left these markers. They must not block the next

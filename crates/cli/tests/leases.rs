@@ -205,13 +205,15 @@ const SCRIPTS: [(&str, &str); 3] = [
     (
         "fish",
         "set lease (quorlock acquire k --ttl 2s --hold-by $fish_pid); or exit
-         function give_back --on-event fish_exit; quorlock release $lease; end
+         function give_back --on-event fish_exit
+             QUORLOCK_LEASE=$lease quorlock release
+         end
          echo up > up; while not test -e go; sleep 0.05; end",
     ),
 ];
 
 const SH: &str = "lease=$(quorlock acquire k --ttl 2s --hold-by $$) || exit
-     trap 'quorlock release \"$lease\"' EXIT
+     trap 'QUORLOCK_LEASE=$lease quorlock release' EXIT
      echo up > up; while [ ! -e go ]; do sleep 0.05; done";
 
 /// Starts `text` as a script in this shell, and waits until the script has its lock.
@@ -335,7 +337,9 @@ fn a_kept_lock_is_extended_by_its_first_line_beyond_the_end_of_that_line() {
 
 /// Starts a script with a lock that a keeper extends, lets `lose` end the lock, and returns the script's output.
 fn lost(testbed: &Testbed, options: &str, body: &str, lose: impl FnOnce(&Running)) -> Output {
-    let text = format!("quorlock acquire k --ttl 1s --hold-by $$ {options} > lease; {body}");
+    // On a busy machine the first acquire may end without the lock.
+    let acquire = format!("quorlock acquire k --ttl 2s --hold-by $$ {options} > lease");
+    let text = format!("until {acquire}; do :; done; {body}");
     let script = start_script(testbed, "sh", &text).unwrap();
     lose(&script);
     script.end()
@@ -392,4 +396,71 @@ fn a_lock_whose_keeper_was_killed_ends_within_its_ttl() {
         assert!(stderr(&released).contains("over already"), "{}", stderr(&released));
         drop(script);
     }
+}
+
+/// A keeper that is stopped cannot extend the lock. When it continues, it must tell the script, and say why.
+#[test]
+fn a_keeper_that_was_stopped_beyond_the_end_tells_the_script_and_says_why() {
+    let Some(testbed) = servers(5) else { return };
+    for (signal, json) in [("USR1", ""), ("none", ""), ("USR1", "--json")] {
+        let sent = if signal == "none" { "no signal" } else { "SIGUSR1" };
+        let text = format!(
+            "trap 'exit 7' USR1
+             until quorlock acquire k --ttl 2s --hold-by $$ --on-lost {signal} --log log {json} > lease
+             do :; done; echo up > up; while [ ! -e go ]; do sleep 0.05; done"
+        );
+        let mut script = start_script(&testbed, "sh", &text).unwrap();
+        let lease = testbed.await_file("lease");
+        let pid = lease.split("keeper_pid=").nth(1).unwrap();
+        let pid: String = pid.chars().take_while(char::is_ascii_digit).collect();
+        let keeper = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        kill_process(keeper, Signal::STOP).unwrap();
+        // Another client takes the lock when it has ended, and frees it.
+        code(&testbed.output(&["run", "k", "--", "true"]), 0);
+        // On a busy machine the keeper must still notice that it is late.
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(script.is_running(), "the script has no signal yet");
+        assert!(fs::read_to_string(testbed.path("log")).unwrap().is_empty());
+        kill_process(keeper, Signal::CONT).unwrap();
+        await_end_of(pid.parse().unwrap());
+        if signal == "none" {
+            fs::write(testbed.path("go"), "").unwrap();
+        }
+        let output = script.end();
+        code(&output, if signal == "none" { 0 } else { 7 });
+        let log = testbed.await_file("log");
+        for said in [&stderr(&output), &log] {
+            assert!(said.contains("its keeper stood still until "), "{said}");
+            assert!(said.contains(&format!(" gets {sent}")), "{said}");
+            assert!(!said.contains("quorlock1:"), "{said}");
+        }
+        if !json.is_empty() {
+            let event = json_lines(&log).remove(0);
+            assert_eq!((&event["event"], &event["cause"]), (&"lost".into(), &"stopped".into()));
+        }
+        assert!(is_free(&testbed, "k"));
+        ["log", "lease"].iter().for_each(|name| fs::remove_file(testbed.path(name)).unwrap());
+        let _ = fs::remove_file(testbed.path("go"));
+    }
+}
+
+#[test]
+fn a_keeper_says_why_a_lock_is_lost_and_a_log_that_cannot_be_written_is_refused() {
+    let Some(testbed) = servers(5) else { return };
+    let sleeps = "echo up > up; while :; do sleep 0.05; done";
+    let output = lost(&testbed, "--log log", sleeps, |_| testbed.on_all(&["DEL", "k"]));
+    let log = testbed.await_file("log");
+    for said in [&stderr(&output), &log] {
+        assert!(said.contains("it expired or was released") && said.contains("SIGTERM"), "{said}");
+    }
+    let output = lost(&testbed, "--max-hold 2s", sleeps, |_| ());
+    assert!(stderr(&output).contains("max_hold"), "{}", stderr(&output));
+    await_free(&testbed, "k");
+    for (path, why) in [("missing/log", "No such file"), (".", "Is a directory")] {
+        let output =
+            testbed.output(&["acquire", "k", "--hold-by", "1", "--on-lost", "none", "--log", path]);
+        code(&output, 64);
+        assert!(stderr(&output).contains(&format!("--log: {path}: {why}")), "{}", stderr(&output));
+    }
+    assert!(is_free(&testbed, "k"));
 }

@@ -50,6 +50,69 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     assert!(held.ends_with("(on 3 of 5 nodes)"), "{held}");
 }
 
+#[test]
+fn query_says_that_a_long_value_is_cut() {
+    let Some(testbed) = Testbed::new() else { return };
+    for (length, is_cut) in [(511, false), (512, true), (1 << 20, true)] {
+        testbed.on_all(&["SET", "k", &"x".repeat(length)]);
+        let output = testbed.output(&["query", "k"]);
+        code(&output, 0);
+        assert_eq!(stdout(&output).trim_end(), "x".repeat(length.min(512)));
+        let said = stderr(&output);
+        assert_eq!(said.contains("only the first 512 are printed"), is_cut, "{length}: {said}");
+    }
+    // The cut is within a character.
+    testbed.on_all(&["SET", "k", &format!("x{}", "ä".repeat(300))]);
+    let value = &json_lines(&stdout(&testbed.output(&["query", "k", "--json"])))[0]["value"];
+    assert_eq!(value.as_str(), Some(&*format!("x{}", "ä".repeat(255))));
+}
+
+/// A node that is frozen takes a connection and never answers.
+#[test]
+fn a_command_that_looks_names_the_node_that_it_waits_for() {
+    let Some(testbed) = Testbed::sized(3) else { return };
+    testbed.nodes[2].pause().unwrap();
+    let ask = |args: &[&str]| {
+        let mut command = testbed.quorlock(args);
+        command.env("QUORLOCK_CONNECT_TIMEOUT", "3s").output().unwrap()
+    };
+    let waits = "quorlock: no answer from node c yet; waiting for the connect timeout\n";
+    for args in
+        [&["status", "k"][..], &["query", "k"], &["ls"], &["doctor"], &["init", "--fresh", "--yes"]]
+    {
+        let output = ask(args);
+        assert_eq!(stderr(&output).matches(waits).count(), 1, "{args:?}: {}", stderr(&output));
+        assert!(!stderr(&ask(&[args, &["--quiet"]].concat())).contains(waits), "{args:?}");
+    }
+    let said = stderr(&ask(&["status", "k", "--json"]));
+    assert_eq!(json_lines(&said)[0]["event"], "hanging", "{said}");
+}
+
+#[test]
+fn run_reports_a_node_that_was_down_before_the_lock_once() {
+    let Some(testbed) = Testbed::sized(3) else { return };
+    testbed.nodes[2].kill().unwrap();
+    let args = ["run", "k", "--ttl", "900ms", "--", "sleep", "2"];
+    let output = testbed.output(&args);
+    code(&output, 0);
+    let said = stderr(&output);
+    assert_eq!(said.matches("node c: ").count(), 1, "{said}");
+    assert!(said.contains("; 2 of 3 nodes confirm \"k\""), "{said}");
+}
+
+#[test]
+fn a_database_that_the_server_lacks_is_named_with_what_to_do() {
+    let Some(testbed) = Testbed::sized(1) else { return };
+    let node = format!("a={}?db=99", testbed.nodes[0].url());
+    for args in [&["run", "k", "--wait", "0s", "--", "true"][..], &["status", "k"], &["doctor"]] {
+        let output = testbed.quorlock(args).env("QUORLOCK_NODES", &node).output().unwrap();
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains("the server has no database 99"), "{args:?}: {said}");
+        assert!(said.contains("lower number") && said.contains("`databases`"), "{args:?}: {said}");
+        assert!(!said.contains("start the"), "{args:?}: {said}");
+    }
+}
+
 /// Other libraries, for example symfony/lock, use other types of keys.
 #[test]
 fn keys_of_another_type_hold_the_lock() {
@@ -139,7 +202,7 @@ fn a_refusal_reports_a_late_node_as_a_failure_only_if_its_answer_was_needed() {
     assert!(!refusal.contains("not needed"), "{refusal}");
 }
 
-/// The README says what happens with libraries that lock on one server only, or put a prefix before the name.
+/// docs/compare.md and docs/moving.md say what happens with libraries that lock on one server only, or put a prefix before the name.
 #[test]
 fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     let Some(testbed) = Testbed::new() else { return };

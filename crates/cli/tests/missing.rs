@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Testbed, boot, code, command, json_lines, server, stderr, stdout};
-use quorlock::admin::{BESIDE, RIGHTS, Weight};
+use quorlock::admin::{RIGHTS, WITHOUT_RIGHT, Weight};
 use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::Value;
 
@@ -248,13 +248,13 @@ fn without_an_optional_command_locks_are_granted() {
     let wanted =
         RIGHTS.iter().filter(|(_, weight, _)| matches!(weight, Weight::Wanted | Weight::Listing));
     let mut commands: Vec<&str> = wanted.map(|(.., call)| call[0]).collect();
-    commands.extend(BESIDE);
+    commands.extend(WITHOUT_RIGHT);
     commands.dedup();
     for command in commands {
         let testbed = without(&binary, &[command], "off");
         each_form(&testbed, command, |_| false);
         let finding = doctor(&testbed);
-        match BESIDE.contains(&command) {
+        match WITHOUT_RIGHT.contains(&command) {
             true => assert_eq!(finding, None, "{command}"),
             false => says(&finding.unwrap(), "note", command),
         }

@@ -4,30 +4,20 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Testbed, code, eventually, json_lines, server, stderr, stdout, test_name};
+use common::hostile::{bulk, hostile};
+use common::{Testbed, code, command, eventually, json_lines, server, stderr, stdout, test_name};
+use quorlock_servers::certificates::{Alone, Authority, Identity};
 use quorlock_servers::{
-    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, TlsFiles, skip,
-    without_tls,
+    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, skip, without_tls,
 };
 
-fn tls_file(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../servers/tests/tls")).join(name)
-}
-
-/// A server with TLS and this certificate. `None`: the server or `redis-cli` is built without TLS, and the test is
-/// reported as skipped. `client_auth`: the server requires a client certificate.
-fn with_tls(binary: &ServerBinary, cert: &str, client_auth: bool) -> Option<Server> {
-    let files = TlsFiles {
-        cert: tls_file(cert),
-        key: tls_file("node.key"),
-        ca: tls_file("ca.pem"),
-        client_auth,
-    };
-    let options = ServerOptions { tls: Some(files), ..ServerOptions::default() };
-    let server = match Server::start(binary, options) {
+/// A server with TLS and the certificate `node.pem` of this authority's folder. `None`: the server or `redis-cli` is
+/// built without TLS, and the test is reported as skipped. `client_auth`: the server requires a client certificate.
+fn with_tls(binary: &ServerBinary, authority: &Authority, client_auth: bool) -> Option<Server> {
+    let tls = Some(authority.server(client_auth));
+    let server = match Server::start(binary, ServerOptions { tls, ..ServerOptions::default() }) {
         Err(StartError::NoTls { .. }) => {
             without_tls(binary, &test_name());
             return None;
@@ -63,8 +53,9 @@ fn paste(text: &str, before: &str, behind: &str) -> String {
 #[test]
 fn the_command_for_a_server_with_tls_answers_as_soon_as_the_server_runs() {
     let Some(binary) = server() else { return };
-    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
-    let (testbed, url, ca) = (no_nodes(&binary), server.url(), tls_file("ca.pem"));
+    let authority = Authority::new();
+    let Some(server) = with_tls(&binary, &authority, false) else { return };
+    let (testbed, url, ca) = (no_nodes(&binary), server.url(), authority.file("ca.pem"));
     let args = ["-n", &url, "--tls-ca", ca.to_str().unwrap()];
     server.kill().unwrap();
     let told = fix(&testbed, &args);
@@ -76,12 +67,13 @@ fn the_command_for_a_server_with_tls_answers_as_soon_as_the_server_runs() {
 #[test]
 fn a_wrong_scheme_is_named_and_the_right_scheme_works() {
     let Some(binary) = server() else { return };
-    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
+    let authority = Authority::new();
+    let Some(server) = with_tls(&binary, &authority, false) else { return };
     let testbed = no_nodes(&binary);
     let tcp = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let plain = Server::start(&binary, tcp).unwrap();
     let run = |url: &str| {
-        let ca = tls_file("ca.pem");
+        let ca = authority.file("ca.pem");
         let args =
             ["run", "k", "-n", url, "--tls-ca", ca.to_str().unwrap(), "--wait", "0s", "--", "true"];
         testbed.output(&args)
@@ -107,11 +99,12 @@ fn a_wrong_scheme_is_named_and_the_right_scheme_works() {
 #[test]
 fn an_error_of_a_certificate_names_the_option_that_fixes_it() {
     let Some(binary) = server() else { return };
-    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
-    let Some(strict) = with_tls(&binary, "node.pem", true) else { return };
+    let authority = Authority::new();
+    let Some(server) = with_tls(&binary, &authority, false) else { return };
+    let Some(strict) = with_tls(&binary, &authority, true) else { return };
     let testbed = no_nodes(&binary);
-    let [ca, cert, key] =
-        ["ca.pem", "node.pem", "node.key"].map(|name| tls_file(name).to_str().unwrap().to_owned());
+    let [ca, cert, key] = ["ca.pem", "node.pem", "node.key"]
+        .map(|name| authority.file(name).to_str().unwrap().to_owned());
     let run = |url: &str, args: &[&str]| {
         let args = [&["run", "k", "-n", url, "--wait", "0s"], args, &["--", "true"]].concat();
         testbed.output(&args)
@@ -152,11 +145,15 @@ fn a_certificate_of_an_authority_or_without_names_must_be_replaced() {
     let of_authority =
         "the certificate of an authority (CA:TRUE): give the server one with CA:FALSE";
     let nameless = "no subjectAltName, and its CN does not count: give the server one with it";
-    for (cert, hint) in
-        [("ca-alone.pem", of_authority), ("nameless.pem", nameless), ("alone.pem", "")]
+    let authority = Authority::new();
+    for (kind, hint) in
+        [(Alone::Authority, of_authority), (Alone::Nameless, nameless), (Alone::Valid, "")]
     {
-        let Some(server) = with_tls(&binary, cert, false) else { return };
-        let ca = tls_file(cert);
+        let Identity { certificate, key } = Identity::alone(kind);
+        authority.write("node.pem", &certificate);
+        authority.write("node.key", &key);
+        let Some(server) = with_tls(&binary, &authority, false) else { return };
+        let ca = authority.file("node.pem");
         let nodes = ["-n", &server.url(), "--tls-ca", ca.to_str().unwrap()];
         let args = [&["run", "k"], &nodes[..], &["--wait", "0s", "--", "true"]].concat();
         let output = testbed.output(&args);
@@ -221,4 +218,67 @@ fn idle_nodes_are_healthy_after_their_quarantine() {
     let output = quorlock(&["run", "k", "--wait", "10s", "--", "true"]);
     code(&output, 0);
     assert_eq!(stderr(&output), "", "no message about a wait that ends at once");
+}
+
+/// Calls that need the nodes.
+const CALLS: [&[&str]; 10] = [
+    &["extend", "k", "--value", "v"],
+    &["release", "k", "--value", "v"],
+    &["query", "k"],
+    &["run", "k", "--wait", "300ms", "--", "true"],
+    &["acquire", "k", "--wait", "0s"],
+    &["status", "k"],
+    &["ls"],
+    &["doctor"],
+    &["init", "--fresh", "--yes"],
+    &["init", "--reconfigure", "--yes"],
+];
+
+#[test]
+fn a_busy_node_is_named_with_what_ends_its_script_and_init_is_not_suggested() {
+    let Some(mut testbed) = Testbed::sized(1) else { return };
+    testbed.guard = "strict";
+    code(&testbed.output(&["init", "--fresh", "--yes"]), 0);
+    command(&testbed.nodes[0], &["CONFIG", "SET", "lua-time-limit", "1"]);
+    let mut other = testbed.nodes[0].connect().unwrap();
+    other.send(&[&["EVAL", "while true do end", "0"]]).unwrap();
+    let info = || testbed.nodes[0].command(&["INFO"]).unwrap();
+    eventually("it is busy", || matches!(info(), Reply::Error(_)).then_some(()));
+    for args in CALLS {
+        let output = testbed.quorlock(args).env("QUORLOCK_NODE_TIMEOUT", "1s").output().unwrap();
+        assert!(!output.status.success() || args[0] == "status", "{args:?}");
+        let said = stdout(&output) + &stderr(&output);
+        let is_named = said.contains("busy with a script") || said.contains("it runs a script");
+        assert!(is_named, "{args:?}: {said}");
+        assert!(!said.contains("quorlock init") && !said.contains("start the"), "{args:?}: {said}");
+    }
+    let told = fix(&testbed, &[]);
+    assert_eq!(paste(&told, "if it has written nothing: ", " (a function").trim(), "OK", "{told}");
+    assert!(matches!(other.reply().unwrap(), Reply::Error(_)));
+    code(&testbed.output(&["run", "k", "--", "true"]), 0);
+}
+
+#[test]
+fn a_node_that_loads_its_data_is_waited_for_and_init_is_not_suggested() {
+    let Some(mut testbed) = Testbed::sized(1) else { return };
+    testbed.guard = "strict";
+    let Reply::Bulk(Some(info)) = command(&testbed.nodes[0], &["INFO"]) else { panic!("a text") };
+    let info = String::from_utf8(info).unwrap().replace("\nloading:0", "\nloading:1");
+    let node = hostile(&testbed.nodes[0], move |words| match &*words[0] {
+        "HELLO" | "CLIENT" => None,
+        "INFO" => Some(bulk(&info)),
+        _ => Some(b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()),
+    });
+    for args in CALLS {
+        let mut command = testbed.quorlock(args);
+        // Enough for a slow machine: the test is about the node's answer, and it must be heard.
+        command.env("QUORLOCK_NODES", format!("a={node}")).env("QUORLOCK_NODE_TIMEOUT", "1s");
+        let output = command.output().unwrap();
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains("loading"), "{args:?}: {said}");
+        assert!(!said.contains("quorlock init") && !said.contains("start the"), "{args:?}: {said}");
+        if matches!(args[0], "run" | "acquire" | "doctor") {
+            assert!(said.contains("wait"), "{args:?}: {said}");
+        }
+    }
 }

@@ -10,7 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use common::{Running, Testbed, boot, code, eventually, not_for, quorlock, stderr, through};
+use common::{
+    Running, Testbed, boot, code, eventually, json_lines, not_for, quorlock, stderr, stdout,
+    through,
+};
 use quorlock_servers::ServerOptions;
 use rustix::process::Signal;
 
@@ -108,13 +111,30 @@ fn a_signal_ends_a_wait_and_no_key_stays() {
 #[test]
 fn min_hold_keeps_the_lock_after_a_short_command() {
     let Some(testbed) = Testbed::new() else { return };
-    let start = boot();
-    let args = ["run", "k", "--ttl", "1s", "--min-hold", "2s", "--", "sh", "-c", "exit 4"];
-    code(&testbed.output(&args), 4);
-    assert_eq!(testbed.holders_of("k"), 5, "the lock is left to expire");
-    eventually("the lock is free", || (testbed.holders_of("k") == 0).then_some(()));
-    let held = boot() - start;
-    assert!(held >= Duration::from_secs(2), "{held:?}");
+    // The ttl may be shorter or longer than the time for which the lock must be held.
+    for (ttl, least) in [("1s", 1900), ("3s", 2500)] {
+        let start = boot();
+        let args = ["run", "k", "--ttl", ttl, "--min-hold", "2s", "--status-fd", "1"];
+        let output = testbed.output(&[&args[..], &["--", "sh", "-c", "exit 4"]].concat());
+        code(&output, 4);
+        let left = json_lines(&stdout(&output)).pop().unwrap();
+        let [rest, most] = ["rest_ms", "rest_max_ms"].map(|name| left[name].as_u64().unwrap());
+        assert!(rest >= least && (rest..=3000).contains(&most), "{left}");
+        assert_eq!(testbed.holders_of("k"), 5, "the lock is left to expire");
+        eventually("the lock is free", || (testbed.holders_of("k") == 0).then_some(()));
+        let held = boot() - start;
+        assert!(held >= Duration::from_millis(rest), "{held:?}: {left}");
+    }
+}
+
+#[test]
+fn a_command_that_waits_for_the_lock_around_it_is_told_so() {
+    let Some(testbed) = Testbed::new() else { return };
+    let inner = [env!("CARGO_BIN_EXE_quorlock"), "run", "k", "--wait", "0s", "--", "true"];
+    let output = testbed.output(&[&["run", "k", "--pass-nodes", "--"], &inner[..]].concat());
+    code(&output, 75);
+    let said = stderr(&output);
+    assert!(said.contains("a quorlock run around this command has taken the lock"), "{said}");
 }
 
 #[test]

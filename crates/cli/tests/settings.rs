@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use common::{Testbed, code, quorlock, stderr, stdout};
-use quorlock::env::{Class, VARIABLES};
+use quorlock::settings::{Class, Place, SETTINGS, Setting, variables};
 
 /// No server listens on this port, so a command with valid settings ends with code 69.
 const NOBODY: &str = "redis://127.0.0.1:1";
@@ -84,6 +84,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_TTL", "10s"),
     ("QUORLOCK_WAIT", "30s"),
     ("QUORLOCK_LABEL", "here"),
+    ("QUORLOCK_LEASE", "a secret of the outer script"),
     ("QUORLOCK_STATUS_FD", "2"),
     ("QUORLOCK_JSON", "yes"),
     ("QUORLOCK_QUIET", "yes"),
@@ -113,23 +114,22 @@ fn a_command_inherits_no_variable_of_the_call_and_those_about_the_nodes_only_on_
         let lines = output.lines().filter(|line| line.starts_with("QUORLOCK_"));
         lines.map(|line| line.split_once('=').unwrap().0.to_owned()).collect::<Vec<_>>()
     };
-    let tested = |name: &&str| {
-        *name == "QUORLOCK_NODES"
-            || VALUES.iter().any(|(other, _)| other == name)
-            || files.iter().any(|(other, _)| other == name)
+    let tested = |name: &str| {
+        name == "QUORLOCK_NODES"
+            || VALUES.iter().any(|(other, _)| *other == name)
+            || files.iter().any(|(other, _)| *other == name)
     };
-    let of =
-        |class| VARIABLES.iter().filter(move |(_, other)| *other == class).map(|(name, _)| *name);
+    let of = |class| variables().filter(move |(_, other)| *other == class).map(|(name, _)| name);
     for (flags, passes) in [(&[][..], false), (&["--pass-nodes"][..], true)] {
         let seen = seen(flags);
         let has = |name: &str| seen.iter().any(|other| other == name);
         for name in of(Class::Deployment) {
             assert!(tested(&name), "{name} needs a value here");
-            assert_eq!(has(name), passes, "{name} {flags:?}");
+            assert_eq!(has(&name), passes, "{name} {flags:?}");
         }
         for name in of(Class::Call) {
             assert!(tested(&name), "{name} needs a value here");
-            assert!(!has(name), "{name} {flags:?}");
+            assert!(!has(&name), "{name} {flags:?}");
         }
         assert!(has("QUORLOCK_SERVER"));
         assert!(has("QUORLOCK_KEY") && has("QUORLOCK_TOKEN") && !has("QUORLOCK_FENCE"));
@@ -191,8 +191,9 @@ fn an_unknown_variable_is_reported_once() {
     let (_, said) = run(&[&["--json"], RUN].concat(), &typo);
     assert!(said.starts_with(r#"{"event":"warning","message":"unknown variables"#), "{said}");
     assert!(!run(&[&["-q"], RUN].concat(), &typo).1.contains("QUORLOCK_TLL"));
-    let known = VARIABLES.iter().filter(|(_, class)| matches!(class, Class::Lock | Class::Tool));
-    let known: Vec<_> = known.map(|(name, _)| (*name, "x")).collect();
+    let known = variables().filter(|(_, class)| matches!(class, Class::Lock | Class::Tool));
+    let known: Vec<_> = known.map(|(name, _)| name).collect();
+    let known: Vec<_> = known.iter().map(|name| (name.as_str(), "x")).collect();
     assert!(!run(RUN, &known).1.contains("unknown"));
 }
 
@@ -319,4 +320,21 @@ fn the_command_begins_at_the_first_word_after_the_key() {
         assert_eq!((code, told.as_str()), (64, ""), "{args:?}");
         assert!(said.contains(says), "{args:?}: {said}");
     }
+}
+
+#[test]
+fn the_page_has_the_table_of_settings() {
+    let row = |setting: &Setting| {
+        let option = match setting.place {
+            Place::OnlyVariable => setting.help.to_owned(),
+            _ => format!("`--{}`", setting.name),
+        };
+        let key = setting.key().map(|key| format!(" `{key}`")).unwrap_or_default();
+        format!("| {option} | `{}` |{key} |\n", setting.variable())
+    };
+    let rows: String = SETTINGS.iter().map(row).collect();
+    let table = format!("\n| option | variable | key in the file |\n|---|---|---|\n{rows}\n");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains(&table), "docs/cli.md needs this table:\n{table}");
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs::OpenOptions;
 use std::process::{Command, Output};
 
-use common::{Testbed, code, get, json_lines, not_for, stderr, stdout, unix_ms, value};
+use common::{Testbed, code, eventually, get, json_lines, not_for, stderr, stdout, unix_ms, value};
 use serde_json::Value;
 
 fn status(testbed: &Testbed, args: &[&str]) -> Output {
@@ -176,6 +176,66 @@ fn more_readers_than_a_node_lists_are_counted() {
     assert!(table.contains("200 readers (r"), "{table}");
     let json = json(&status(&testbed, &["k", "--json"]));
     assert_eq!((&json["verdict"], &json["readers"]), (&"shared".into(), &200.into()));
+}
+
+/// A master that lacks its replica may have been replaced. All looks say the same about it.
+#[test]
+fn no_look_counts_a_master_that_lacks_its_replica() {
+    let Some(mut testbed) = Testbed::sized(1) else { return };
+    testbed.guard = "strict";
+    code(&testbed.output(&["init", "--fresh", "--yes"]), 0);
+    code(&testbed.output(&["query", "k"]), 1);
+    let node = format!("a={}?replicas=1", testbed.nodes[0].url());
+    let look =
+        |args: &[&str]| testbed.quorlock(args).env("QUORLOCK_NODES", &node).output().unwrap();
+    let why = "it has 0 of 1 replicas, so another server may have taken its place";
+    for args in [&["status", "k"][..], &["query", "k"], &["ls"]] {
+        let output = look(args);
+        code(&output, 69);
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let json = json(&look(&["status", "k", "--json"]));
+    assert_eq!(json["nodes"][0]["trust_state"], "unverified");
+    assert!(json["nodes"][0]["trust_state_text"].as_str().unwrap().contains(why), "{json}");
+}
+
+/// All holders of a key need a fencing token, or none does.
+#[test]
+fn a_key_with_a_fencing_counter_is_shown_as_such() {
+    let Some(testbed) = Testbed::new() else { return };
+    let without = json(&status(&testbed, &["f", "--json"]));
+    assert_eq!(without["fencing_token"], Value::Null);
+    code(&testbed.output(&["run", "f", "--fenced", "--", "true"]), 0);
+    let with = json(&status(&testbed, &["f", "--json"]));
+    let token = with["fencing_token"].as_u64().unwrap();
+    let said = stdout(&status(&testbed, &["f"]));
+    let line = format!(
+        "  the last fencing token of this key is {token}: all writers of it must use --fenced\n"
+    );
+    assert!(said.contains(&line), "{said}");
+    let notes = stdout(&testbed.output(&["doctor", "--notes"]));
+    assert!(notes.contains("it has fencing counters for \"f\""), "{notes}");
+
+    // The command that waits for the key asks for the counter, and warns.
+    let holder = testbed.start(&["run", "f", "--fenced", "--", "sleep", "60"]);
+    eventually("it is held", || (testbed.holders_of("f") >= 3).then_some(()));
+    let listed = json(&testbed.output(&["ls", "--json"]));
+    assert_eq!(listed["locks"][0]["has_fencing_counter"], true, "{listed}");
+    let warning = "other holders of \"f\" have fencing tokens, and this one will have none";
+    for (args, warns) in
+        [(&["f"][..], true), (&["f", "--fenced"], false), (&["f", "--shared"], false)]
+    {
+        let command = [&["run", "--wait", "1s"], args, &["--", "true"]].concat();
+        let output = testbed.output(&command);
+        code(&output, 75);
+        assert_eq!(stderr(&output).contains(warning), warns, "{args:?}: {}", stderr(&output));
+    }
+    // Of several keys, the warning names those that have a counter.
+    let output = testbed.output(&["run", "g", "--also", "f", "--wait", "1s", "--", "true"]);
+    code(&output, 75);
+    assert!(stderr(&output).contains(warning), "{}", stderr(&output));
+    drop(holder);
 }
 
 #[test]

@@ -3,26 +3,29 @@
 mod answer;
 mod failure;
 mod holding;
+mod script;
 
 use alloc::sync::Arc;
 
-use crate::keys::{Keys, Mode};
+use crate::ids::Ticket;
+use crate::keys::{Keys, Mode, TakenFrom};
 use crate::token::{Key, Value};
 
 pub use self::answer::Answer;
-pub use self::failure::{Failure, FailureKind};
+pub use self::failure::{Difference, Failure, FailureKind};
 pub use self::holding::{Holding, Reader};
+pub use self::script::Script;
 
 /// A command to one node, which executes it in one atomic step.
 ///
 /// A command about a lock names all keys of the lock. Its conditions apply to each of the keys, unless stated
-/// otherwise.
+/// otherwise. A command has a form for each kind of lock that it exists for. The form's description says how it differs
+/// from the plain form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
 pub enum Command {
     /// Sets the keys if all of them are absent, with this ttl: `SET key value NX PX ttl_ms` for one key.
     ///
-    /// Answers: [`Answer::Granted`], [`Answer::Refused`].
+    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     Acquire {
         /// The keys on the node.
         keys: Keys,
@@ -30,6 +33,8 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
+        /// The kind of lock.
+        form: AcquireForm,
     },
     /// Restores a lost vote. Sets a single key only if it is absent, and several keys if each of them is absent or
     /// holds this value. No key expires earlier than before.
@@ -42,6 +47,8 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
+        /// The kind of lock.
+        form: HealForm,
     },
     /// Extends the keys by the ttl from now if all of them hold this value. No key expires earlier than before.
     ///
@@ -54,20 +61,51 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
+        /// The kind of lock.
+        form: ExtendForm,
     },
     /// Deletes the keys that hold this value.
     ///
     /// Answers: [`Answer::Deleted`] if all keys held it. Otherwise [`Answer::Other`] if a key holds another value, or
-    /// [`Answer::Absent`]. Without `tell`, a node may answer [`Answer::NotOurs`] instead of the last two.
+    /// [`Answer::Absent`].
     Release {
         /// The keys on the node.
         keys: Keys,
         /// The value, which the node always compares as a whole.
         value: Value,
-        /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
-        /// does not distinguish them, so the client runs the release script after it. The script's answer shows the
-        /// keys a moment after the native command.
-        tell: bool,
+        /// The kind of lock.
+        form: ReleaseForm,
+    },
+    /// Replaces the value `from` of a lock by `value`, under all keys or none. The vote lasts for the ttl from now. No
+    /// key expires earlier than before.
+    ///
+    /// Answers: [`Answer::Granted`]. If nothing is written: [`Answer::Other`] if a key is held by another value,
+    /// otherwise [`Answer::Absent`].
+    Attach {
+        /// The keys on the node.
+        keys: Keys,
+        /// The value that the keys must hold.
+        from: Value,
+        /// The new value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// The kind of lock.
+        form: AttachForm,
+    },
+    /// Undoes an [`Command::Attach`]: replaces `value` by `to`, under all keys or none. The expiry stays.
+    ///
+    /// Answers: [`Answer::Deleted`] if the keys no longer hold `value`. If nothing is written: [`Answer::Other`] or
+    /// [`Answer::Absent`].
+    GiveBack {
+        /// The keys on the node.
+        keys: Keys,
+        /// Whether `value` is a writer's value or a reader's.
+        mode: Mode,
+        /// The value that the keys must hold.
+        value: Value,
+        /// The value from before the attach.
+        to: Value,
     },
     /// Reads the keys.
     ///
@@ -87,23 +125,6 @@ pub enum Command {
         /// For a reader, the keys of waiting writers' intents, which keep new readers out. `None` otherwise.
         intents: Option<Keys>,
     },
-    /// Like [`Command::Acquire`]. If it is granted, the same atomic step raises the counters:
-    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters, TIME the
-    /// node's clock in microseconds, and the floor the smallest number that the node's marker allows.
-    ///
-    /// Answers: [`Answer::GrantedFenced`] with c, or [`Answer::RefusedFenced`] if nothing is written.
-    AcquireFenced {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-        /// The lock's counters of fencing tokens.
-        counter: Counter,
-        /// The client's proposal for c, the new number of the counters.
-        proposal: u64,
-    },
     /// Sets the counters to `to` if the keys hold this value and no counter is above `to`, in one atomic step (S19).
     ///
     /// Answers: [`Answer::Raised`] with the largest counter, [`Answer::Absent`], [`Answer::Other`].
@@ -116,83 +137,6 @@ pub enum Command {
         counter: Counter,
         /// The new number of the counters.
         to: u64,
-    },
-    /// Like [`Command::Heal`], but only if no counter is above `to`. The counters are set to `to` (S23).
-    ///
-    /// Answers: [`Answer::GrantedFenced`] with `to`. If nothing is written: [`Answer::Refused`], or
-    /// [`Answer::Superseded`] if a counter is above `to`.
-    HealFenced {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-        /// The lock's counters of fencing tokens.
-        counter: Counter,
-        /// The lock's fencing token.
-        to: u64,
-    },
-    /// Like [`Command::Extend`], and prolongs the life of the counters.
-    ExtendFenced {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-        /// The lock's counters of fencing tokens.
-        counter: Counter,
-    },
-    /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no waiting writer may
-    /// have an intent for any of the keys, and this value must not be among the readers.
-    ///
-    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written. If the value is there already, the
-    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so two nodes of the list are
-    /// this server.
-    AcquireShared {
-        /// The keys on the node.
-        keys: Keys,
-        /// The keys of waiting writers' intents.
-        intents: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Like [`Command::AcquireShared`], but ignores intents. If the value is among the readers, it is extended by the
-    /// ttl from now, and never shortened. If a key holds this value as a writer's, the writer becomes a reader.
-    ///
-    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
-    HealShared {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Extends the reader with this value by the ttl from now. The reader ends no earlier than before. If a key holds
-    /// the value as a writer's, the writer becomes a reader.
-    ///
-    /// Answers: those of [`Command::Extend`].
-    ExtendShared {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Removes this value from the readers of the keys, and deletes the keys that hold it as a writer's.
-    ///
-    /// Answers: [`Answer::Deleted`] if it was under all keys. Otherwise [`Answer::Other`] if a key is held by another
-    /// value, or [`Answer::Absent`].
-    ReleaseShared {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value, which the node always compares as a whole.
-        value: Value,
     },
     /// Turns the writer with this value into a reader, with at least the key's remaining time. Absent keys stay absent.
     ///
@@ -227,86 +171,6 @@ pub enum Command {
         intents: Keys,
         /// The value, which the node always compares as a whole.
         value: Value,
-    },
-    /// Replaces the value `from` of a lock by `value`, under all keys or none. The vote lasts for the ttl from now. No
-    /// key expires earlier than before.
-    ///
-    /// Answers: [`Answer::Granted`]. If nothing is written: [`Answer::Other`] if a key is held by another value,
-    /// otherwise [`Answer::Absent`].
-    Attach {
-        /// The keys on the node.
-        keys: Keys,
-        /// Whether `from` is a writer's value or a reader's.
-        mode: Mode,
-        /// The value that the keys must hold.
-        from: Value,
-        /// The new value.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Like [`Command::Attach`] for a writer. The same atomic step raises the counters, as [`Command::AcquireFenced`]
-    /// does.
-    ///
-    /// Answers: those of [`Command::AcquireFenced`].
-    AttachFenced {
-        /// The keys on the node.
-        keys: Keys,
-        /// The value that the keys must hold.
-        from: Value,
-        /// The new value.
-        value: Value,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-        /// The lock's counters of fencing tokens.
-        counter: Counter,
-        /// The client's proposal for the counter c, as in [`Command::AcquireFenced`].
-        proposal: u64,
-    },
-    /// Undoes an [`Command::Attach`]: replaces `value` by `to`, under all keys or none. The expiry stays.
-    ///
-    /// Answers: [`Answer::Deleted`] if the keys no longer hold `value`. If nothing is written: those of
-    /// [`Command::Attach`].
-    GiveBack {
-        /// The keys on the node.
-        keys: Keys,
-        /// Whether `value` is a writer's value or a reader's.
-        mode: Mode,
-        /// The value that the keys must hold.
-        value: Value,
-        /// The value from before the attach.
-        to: Value,
-    },
-    /// Sets a lock with the caller's value, and the nonce of the attempt, if the lock's key is absent.
-    ///
-    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if the lock's key exists, also with an equal value.
-    Take {
-        /// The keys and their contents.
-        taken: Taken,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Extends a lock with the caller's value by the ttl from now. The lock's key expires no earlier than before,
-    /// and the nonce at the same time. With `by_value`, the nonce on the node is not compared, and is replaced.
-    ///
-    /// Answers: [`Answer::Extended`]. If nothing is written: [`Answer::Absent`] if the lock's key is absent, otherwise
-    /// [`Answer::Other`].
-    ExtendTaken {
-        /// The keys and their contents.
-        taken: Taken,
-        /// Time to live in milliseconds.
-        ttl_ms: u64,
-        /// Whether only the value is compared, and not the nonce.
-        by_value: bool,
-    },
-    /// Deletes a lock with the caller's value, and its nonce. With `by_value`, the nonce on the node is not compared.
-    ///
-    /// Answers: [`Answer::Deleted`], or those of [`Command::ExtendTaken`] if nothing is written.
-    ReleaseTaken {
-        /// The keys and their contents.
-        taken: Taken,
-        /// Whether only the value is compared, and not the nonce.
-        by_value: bool,
     },
     /// Asks for the node's `INFO` and its marker, the key that shows that no data was lost. Both are in the
     /// [`Evidence`](crate::Evidence) that comes with the answers.
@@ -349,20 +213,122 @@ pub enum Command {
     },
 }
 
-/// A lock with a value that the caller chose.
-///
-/// Several callers may use the same value. So each attempt also sets a nonce of its own under a second key, and its
-/// later commands compare both.
+/// The kind of lock that [`Command::Acquire`] sets.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Taken {
-    /// The lock's key.
-    pub key: Key,
-    /// The key of the nonce.
-    pub nonce_key: Key,
-    /// The caller's value.
-    pub value: Value,
-    /// The nonce of the attempt.
-    pub nonce: Value,
+pub enum AcquireForm {
+    /// A writer.
+    Plain,
+    /// If the lock is granted, the same atomic step raises the counters: `c := max(F + 1, floor, min(proposal,
+    /// TIME + 1 h))`, `F := c`. F is the largest of the keys' counters, TIME the node's clock in microseconds, and the
+    /// floor the smallest number that the node's marker allows.
+    ///
+    /// Answers: [`Answer::GrantedFenced`] with c, or [`Answer::RefusedFenced`].
+    Fenced {
+        /// The lock's counters of fencing tokens.
+        counter: Counter,
+        /// The client's proposal for c, the new number of the counters.
+        proposal: u64,
+    },
+    /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no waiting writer may
+    /// have an intent for any of the keys, and this value must not be among the readers.
+    ///
+    /// If the value is there already, the answer is the failure [`FailureKind::SameServer`]: each attempt has its own
+    /// value, so two nodes of the list are this server.
+    Shared {
+        /// The keys of waiting writers' intents.
+        intents: Keys,
+    },
+    /// Sets the lock's key to the caller's value, and the key of the nonce to `value`, if the lock's key is absent. An
+    /// equal value in the lock's key refuses the lock, too.
+    Taken(Arc<TakenFrom>),
+}
+
+/// The kind of lock that [`Command::Heal`] restores. A lock with a value that the caller chose is not healed.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum HealForm {
+    /// A writer.
+    Plain,
+    /// Only if no counter is above `to`. The counters are set to `to` (S23).
+    ///
+    /// Answers: [`Answer::GrantedFenced`] with `to`. If nothing is written: [`Answer::Refused`], or
+    /// [`Answer::Superseded`] if a counter is above `to`.
+    Fenced {
+        /// The lock's counters of fencing tokens.
+        counter: Counter,
+        /// The lock's fencing token.
+        to: u64,
+    },
+    /// Adds a reader as [`AcquireForm::Shared`] does, but ignores intents. If the value is among the readers, it is
+    /// extended by the ttl from now, and never shortened. If a key holds this value as a writer's, the writer becomes a
+    /// reader.
+    Shared,
+}
+
+/// The kind of lock that [`Command::Extend`] extends.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ExtendForm {
+    /// A writer.
+    Plain,
+    /// Also prolongs the life of the counters.
+    Fenced {
+        /// The lock's counters of fencing tokens.
+        counter: Counter,
+    },
+    /// Extends the reader with this value. The reader ends no earlier than before. If a key holds the value as a
+    /// writer's, the writer becomes a reader.
+    Shared,
+    /// Extends the key with the caller's value, and the nonce with it: afterwards the key expires no earlier than
+    /// before, and the nonce at the same time. With `by_value`, the nonce on the node is not compared, and is replaced.
+    /// If nothing is written, the answer is [`Answer::Absent`] if the lock's key is absent, otherwise
+    /// [`Answer::Other`], also if the nonce is absent or another one.
+    Taken(Arc<TakenFrom>),
+}
+
+/// The kind of lock that [`Command::Release`] removes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ReleaseForm {
+    /// A writer, with a fencing token or without. Without `tell`, a node may answer [`Answer::NotOurs`] instead of
+    /// [`Answer::Other`] and [`Answer::Absent`].
+    Plain {
+        /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
+        /// does not distinguish them, so the client runs the release script after it. The script's answer shows the
+        /// keys a moment after the native command.
+        tell: bool,
+    },
+    /// Removes this value from the readers of the keys, and deletes the keys that hold it as a writer's.
+    ///
+    /// Answers: [`Answer::Deleted`] if it was under all keys. Otherwise [`Answer::Other`] if a key is held by another
+    /// value, or [`Answer::Absent`].
+    Shared,
+    /// Deletes the key with the caller's value, and the nonce. With `by_value`, the nonce on the node is not compared.
+    /// If nothing is deleted, the answer is as for [`ExtendForm::Taken`].
+    Taken(Arc<TakenFrom>),
+}
+
+/// The kind of lock that [`Command::Attach`] takes over.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum AttachForm {
+    /// A writer.
+    Plain,
+    /// The same atomic step raises the counters, as that of [`AcquireForm::Fenced`] does. The answers are the same,
+    /// too.
+    Fenced {
+        /// The lock's counters of fencing tokens.
+        counter: Counter,
+        /// The client's proposal for the new number of the counters.
+        proposal: u64,
+    },
+    /// A reader.
+    Shared,
+}
+
+impl From<Mode> for AttachForm {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Plain,
+            Mode::Shared => Self::Shared,
+        }
+    }
 }
 
 /// The counters of a lock's fencing tokens on each node.
@@ -397,71 +363,60 @@ impl Command {
     /// Whether this is a release. A release changes only the client's own key, so it may also be sent to a suspended
     /// node, and again after a failure.
     pub const fn is_release(&self) -> bool {
-        matches!(
-            self,
-            Self::Release { .. }
-                | Self::ReleaseShared { .. }
-                | Self::GiveBack { .. }
-                | Self::ReleaseTaken { .. }
-                | Self::Withdraw { .. }
-        )
+        matches!(self, Self::Release { .. } | Self::GiveBack { .. } | Self::Withdraw { .. })
     }
 
-    /// The value that is unique to the attempt behind this command; `None` if the command has no such value.
-    pub const fn value(&self) -> Option<&Value> {
+    /// Whether the command prolongs, or restores, a lock that no guard of this client holds: an extension by text, an
+    /// attach, or a give-back. An extension of a held lock has a round above zero.
+    pub const fn prolongs_without_guard(&self, ticket: &Ticket) -> bool {
+        matches!(self, Self::Attach { .. } | Self::GiveBack { .. })
+            || matches!(self, Self::Extend { .. }) && ticket.round == 0
+    }
+
+    /// The keys of the lock that this command is about, and the value that is unique to the attempt behind it. `None`
+    /// if the command has no such value.
+    pub const fn subject(&self) -> Option<(&Keys, &Value)> {
         match self {
-            Self::Acquire { value, .. }
-            | Self::Heal { value, .. }
-            | Self::AcquireShared { value, .. }
-            | Self::HealShared { value, .. }
-            | Self::ExtendShared { value, .. }
-            | Self::ReleaseShared { value, .. }
-            | Self::Downgrade { value, .. }
-            | Self::AcquireFenced { value, .. }
-            | Self::Raise { value, .. }
-            | Self::HealFenced { value, .. }
-            | Self::Extend { value, .. }
-            | Self::ExtendFenced { value, .. }
-            | Self::Release { value, .. }
-            | Self::Attach { value, .. }
-            | Self::AttachFenced { value, .. }
-            | Self::GiveBack { value, .. } => Some(value),
-            Self::Take { taken, .. }
-            | Self::ExtendTaken { taken, .. }
-            | Self::ReleaseTaken { taken, .. } => Some(&taken.nonce),
-            _ => None,
+            Self::Acquire { keys, value, .. }
+            | Self::Heal { keys, value, .. }
+            | Self::Extend { keys, value, .. }
+            | Self::Release { keys, value, .. }
+            | Self::Attach { keys, value, .. }
+            | Self::GiveBack { keys, value, .. }
+            | Self::Raise { keys, value, .. }
+            | Self::Downgrade { keys, value } => Some((keys, value)),
+            Self::Inspect { .. }
+            | Self::Watch { .. }
+            | Self::Announce { .. }
+            | Self::Withdraw { .. }
+            | Self::Identify
+            | Self::Adopt { .. }
+            | Self::Mark { .. } => None,
+        }
+    }
+
+    /// For a lock with the caller's value: the value, and the key of the nonce.
+    pub fn taken(&self) -> Option<&TakenFrom> {
+        if let Self::Acquire { form: AcquireForm::Taken(from), .. }
+        | Self::Extend { form: ExtendForm::Taken(from), .. }
+        | Self::Release { form: ReleaseForm::Taken(from), .. } = self
+        {
+            Some(from)
+        } else {
+            None
         }
     }
 
     /// Whether the answer may be a vote, or may prolong or end one. Such answers count only if the node has its marker
     /// afterwards (S9).
     pub const fn is_about_votes(&self) -> bool {
-        let changes_a_vote = matches!(
-            self,
-            Self::Raise { .. }
-                | Self::Extend { .. }
-                | Self::ExtendFenced { .. }
-                | Self::ExtendShared { .. }
-                | Self::Downgrade { .. }
-                | Self::ExtendTaken { .. }
-        );
-        changes_a_vote || self.sets_a_lock()
+        matches!(self, Self::Raise { .. } | Self::Extend { .. } | Self::Downgrade { .. })
+            || self.sets_a_lock()
     }
 
     /// Whether the command sets a lock. Such a command must not follow the lock's release, because no later command
     /// would delete the key.
     pub const fn sets_a_lock(&self) -> bool {
-        matches!(
-            self,
-            Self::Acquire { .. }
-                | Self::Heal { .. }
-                | Self::AcquireFenced { .. }
-                | Self::HealFenced { .. }
-                | Self::AcquireShared { .. }
-                | Self::HealShared { .. }
-                | Self::Attach { .. }
-                | Self::AttachFenced { .. }
-                | Self::Take { .. }
-        )
+        matches!(self, Self::Acquire { .. } | Self::Heal { .. } | Self::Attach { .. })
     }
 }

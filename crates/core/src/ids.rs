@@ -25,6 +25,9 @@ pub(crate) struct NodeAnswer<'a> {
     pub(crate) node: NodeId,
     /// A clock reading that was taken before the first byte of the command could leave (S4).
     pub(crate) sent: Reading,
+    /// The connection of the answer, and the number of flushes that the node had announced on it. `None` if the node need
+    /// not show evidence.
+    pub(crate) epoch: Option<(u64, u64)>,
     pub(crate) ticket: Ticket,
     pub(crate) answer: &'a Answer,
 }

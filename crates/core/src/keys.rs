@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Deref;
 
-use crate::command::{Command, Counter, Taken};
+use crate::command::{Command, Counter, ExtendForm, ReleaseForm};
 use crate::redlock::quorum::NodeSet;
 use crate::token::{Key, Value};
 
@@ -147,14 +147,17 @@ pub struct DetachedFrom {
     pub unanswered: NodeSet,
 }
 
-/// The value of a lock that the caller chose.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// A value that the caller chose for a lock of one key.
+///
+/// Several callers may use the same value. So each attempt also sets a nonce of its own under a second key, and its
+/// later commands compare both. The nonce is the `value` of the [`Entry`] and of its commands.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TakenFrom {
     /// The caller's value.
     pub value: Value,
     /// The key of the nonce, which identifies the attempt.
     pub nonce_key: Key,
-    /// Whether commands compare the value alone, and ignore the nonce on the node.
+    /// Whether extensions and releases compare the value alone, and ignore the nonce on the node.
     pub by_value: bool,
 }
 
@@ -163,33 +166,29 @@ impl Entry {
     /// client's value.
     pub(crate) fn release(&self, tell: bool) -> Command {
         let (keys, mode, value) = (self.keys.clone(), self.mode, self.value.clone());
-        match (&self.origin, mode) {
+        let form = match (&self.origin, mode) {
             (Origin::Detached(from), _) => {
-                Command::GiveBack { keys, mode, value, to: from.value.clone() }
+                return Command::GiveBack { keys, mode, value, to: from.value.clone() };
             }
-            (Origin::Taken(from), _) => {
-                let by_value = from.by_value || mutant!(FailedTakeByValue);
-                Command::ReleaseTaken { taken: self.taken(from), by_value }
+            (Origin::Taken(from), _) if mutant!(FailedTakeByValue) => {
+                ReleaseForm::Taken(Arc::new(TakenFrom { by_value: true, ..(**from).clone() }))
             }
-            (Origin::Absent, Mode::Exclusive) => Command::Release { keys, value, tell },
-            (Origin::Absent, Mode::Shared) => Command::ReleaseShared { keys, value },
-        }
+            (Origin::Taken(from), _) => ReleaseForm::Taken(from.clone()),
+            (Origin::Absent, Mode::Exclusive) => ReleaseForm::Plain { tell },
+            (Origin::Absent, Mode::Shared) => ReleaseForm::Shared,
+        };
+        Command::Release { keys, value, form }
     }
 
     /// The command that extends the entry on a node.
     pub(crate) fn extend(&self, ttl_ms: u64, counter: Option<&Counter>) -> Command {
-        let (keys, value) = (self.keys.clone(), self.value.clone());
-        match (&self.origin, self.mode, counter) {
-            (Origin::Taken(from), ..) => {
-                let (taken, by_value) = (self.taken(from), from.by_value);
-                Command::ExtendTaken { taken, ttl_ms, by_value }
-            }
-            (_, Mode::Exclusive, None) => Command::Extend { keys, value, ttl_ms },
-            (_, Mode::Exclusive, Some(counter)) => {
-                Command::ExtendFenced { keys, value, ttl_ms, counter: counter.clone() }
-            }
-            (_, Mode::Shared, _) => Command::ExtendShared { keys, value, ttl_ms },
-        }
+        let form = match (&self.origin, self.mode, counter) {
+            (Origin::Taken(from), ..) => ExtendForm::Taken(from.clone()),
+            (_, Mode::Exclusive, None) => ExtendForm::Plain,
+            (_, Mode::Exclusive, Some(counter)) => ExtendForm::Fenced { counter: counter.clone() },
+            (_, Mode::Shared, _) => ExtendForm::Shared,
+        };
+        Command::Extend { keys: self.keys.clone(), value: self.value.clone(), ttl_ms, form }
     }
 
     /// The entry of the lock once it is held: an attached lock is then released and extended like any other.
@@ -198,16 +197,6 @@ impl Entry {
             self.origin = Origin::Absent;
         }
         self
-    }
-
-    /// The keys and contents of a lock with the caller's value.
-    pub(crate) fn taken(&self, from: &TakenFrom) -> Taken {
-        Taken {
-            key: self.keys[0].clone(),
-            nonce_key: from.nonce_key.clone(),
-            value: from.value.clone(),
-            nonce: self.value.clone(),
-        }
     }
 }
 

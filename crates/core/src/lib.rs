@@ -33,7 +33,7 @@
 //! - A **vote** is one node's grant, good for a **ttl** less **drift**.
 //! - A **quorum** of votes makes a lock. Its **validity** is the time for which these votes count.
 //! - An **attempt** is one round of asking.
-//! - A **lease** is the record of a held lock.
+//! - A **held lock** is one that a guard of this client holds.
 
 #![no_std]
 
@@ -65,6 +65,7 @@ mod readme {}
 
 mod client;
 mod command;
+pub mod display;
 mod ids;
 pub mod keys;
 mod loss;
@@ -73,7 +74,6 @@ pub mod mutants;
 mod node;
 mod redlock;
 mod request;
-pub mod shown;
 pub mod store;
 mod time;
 mod timing;
@@ -84,7 +84,8 @@ pub use crate::client::engine::{
 };
 pub use crate::client::tick::{Arrivals, Tick};
 pub use crate::command::{
-    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader, Taken,
+    AcquireForm, Adopted, Answer, AttachForm, Command, Counter, Difference, ExtendForm, Failure,
+    FailureKind, HealForm, Holding, Reader, ReleaseForm, Script,
 };
 pub use crate::ids::{LockId, Ticket, Verb};
 pub use crate::keys::{DetachedFrom, Entry, Keys, Mode, Origin, TakenFrom};
@@ -96,13 +97,15 @@ pub use crate::node::supervisor::Supervisor;
 pub use crate::node::trust::{Fault, RestartGuard, Rules, TrustState, Words, in_time};
 pub use crate::node::{info, marker, supervisor};
 pub use crate::redlock::acquire::{Attempt, Decision, FailureReason, NodeOutcome, NodeResult};
+pub use crate::redlock::held_lock::Detached;
 pub use crate::redlock::hold::{Ended, Hold};
-pub use crate::redlock::lease::Detached;
 pub use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
-pub use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
+pub use crate::redlock::release::{CONFIRM_WITHIN, NodeReleased, Outcome, ReleaseReport};
 pub use crate::redlock::retry::{Delay, POLL_CEILING, Retry};
 pub use crate::redlock::vote::{HoldLimit, Validity};
 pub use crate::request::{Request, Wait};
 pub use crate::time::{BootTime, Reading};
-pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
+pub use crate::timing::{
+    ROUND_TRIPS_AWAITED, TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions, shortest_ttl,
+};
 pub use crate::token::{Key, Token, Value};

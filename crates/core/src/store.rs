@@ -16,8 +16,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 pub use self::shared::READERS_MAX;
-use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::keys::Keys;
+use crate::command::{
+    AcquireForm, Answer, AttachForm, Command, ExtendForm, Failure, FailureKind, HealForm,
+    ReleaseForm,
+};
+use crate::keys::{Keys, Mode};
 use crate::token::{Key, Value};
 
 /// The connection that a command comes on.
@@ -85,6 +88,12 @@ pub enum Content {
     Other,
 }
 
+/// The answer to a command, or the error of a server that has not executed it.
+type Executed = Result<Answer, FailureKind>;
+
+/// The keys of a lock, and the value of the attempt.
+type Ours<'a> = (&'a Keys, &'a Value);
+
 /// The connection of a command, and the server's wall clock in microseconds.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -137,16 +146,53 @@ impl Store {
         }
     }
 
-    fn carry_out(&mut self, command: &Command, turn: Turn) -> Result<Answer, FailureKind> {
+    fn carry_out(&mut self, command: &Command, turn: Turn) -> Executed {
         match command {
-            Command::Acquire { keys, value, ttl_ms } => {
-                self.acquire((keys, value), *ttl_ms, false, turn)
+            Command::Acquire { keys, value, ttl_ms, form } => match (form, (keys, value)) {
+                (AcquireForm::Plain, ours) => self.acquire(ours, *ttl_ms, false, turn),
+                (AcquireForm::Fenced { counter, proposal }, ours) => {
+                    self.acquire_fenced(ours, None, *ttl_ms, (counter, *proposal), turn)
+                }
+                (AcquireForm::Shared { intents }, ours) => {
+                    self.add_reader(ours, intents, *ttl_ms, turn)
+                }
+                (AcquireForm::Taken(from), ours) => self.acquire_taken(ours, from, *ttl_ms, turn),
+            },
+            Command::Heal { keys, value, ttl_ms, form } => match (form, (keys, value)) {
+                (HealForm::Plain, ours) => self.acquire(ours, *ttl_ms, true, turn),
+                (HealForm::Fenced { counter, to }, ours) => {
+                    self.heal_fenced(ours, *ttl_ms, (counter, *to), turn)
+                }
+                (HealForm::Shared, ours) => self.heal_reader(ours, *ttl_ms, turn),
+            },
+            Command::Extend { keys, value, ttl_ms, form } => match (form, (keys, value)) {
+                (ExtendForm::Plain, ours) => self.extend(ours, *ttl_ms, turn),
+                (ExtendForm::Fenced { counter }, ours) => {
+                    self.extend_fenced(ours, *ttl_ms, counter, turn)
+                }
+                (ExtendForm::Shared, ours) => self.extend_reader(ours, *ttl_ms, turn),
+                (ExtendForm::Taken(from), ours) => self.extend_taken(ours, from, *ttl_ms, turn),
+            },
+            Command::Release { keys, value, form } => match (form, (keys, value)) {
+                (ReleaseForm::Plain { tell }, ours) => self.release(ours, *tell, turn),
+                (ReleaseForm::Shared, ours) => self.remove_reader(ours, turn),
+                (ReleaseForm::Taken(from), ours) => self.release_taken(ours, from, turn),
+            },
+            Command::Attach { keys, from, value, ttl_ms, form } => match form {
+                AttachForm::Plain => {
+                    self.attach((keys, Mode::Exclusive), (from, value), *ttl_ms, turn)
+                }
+                AttachForm::Shared => {
+                    self.attach((keys, Mode::Shared), (from, value), *ttl_ms, turn)
+                }
+                AttachForm::Fenced { counter, proposal } => {
+                    let (ours, counter) = ((keys, value), (counter, *proposal));
+                    self.acquire_fenced(ours, Some(from), *ttl_ms, counter, turn)
+                }
+            },
+            Command::GiveBack { keys, mode, value, to } => {
+                self.give_back((keys, *mode), (value, to), turn)
             }
-            Command::Heal { keys, value, ttl_ms } => {
-                self.acquire((keys, value), *ttl_ms, true, turn)
-            }
-            Command::Extend { keys, value, ttl_ms } => self.extend((keys, value), *ttl_ms, turn),
-            Command::Release { keys, value, tell } => self.release((keys, value), *tell, turn),
             Command::Inspect { keys, intents } => {
                 Ok(Answer::Seen(self.look_at(keys, intents.as_ref(), turn)))
             }
@@ -160,26 +206,22 @@ impl Store {
                 }
                 Ok(Answer::Watched(holding))
             }
+            Command::Raise { keys, value, counter, to } => {
+                self.raise((keys, value), counter, *to, turn)
+            }
+            Command::Downgrade { keys, value } => self.downgrade((keys, value), turn),
+            Command::Announce { intents, value, ttl_ms, renews } => {
+                self.announce((intents, value), *ttl_ms, *renews, turn)
+            }
+            Command::Withdraw { intents, value } => self.withdraw((intents, value), turn),
             Command::Identify => Ok(Answer::Identified),
-            Command::Adopt { .. } | Command::Mark { .. } => self.carry_out_marking(command, turn),
-            Command::AcquireFenced { .. }
-            | Command::Raise { .. }
-            | Command::HealFenced { .. }
-            | Command::ExtendFenced { .. } => self.carry_out_fenced(command, turn),
-            Command::Attach { keys, mode, from, value, ttl_ms } => {
-                self.attach((keys, *mode), (from, value), *ttl_ms, turn)
+            Command::Adopt { key, text, replaces, marker, seen } => {
+                let before = (replaces.as_deref(), seen.as_deref());
+                self.adopt((key, text), marker, before, turn)
             }
-            Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal } => {
-                let ours = (keys, value, Some(from));
-                self.acquire_fenced(ours, *ttl_ms, (counter, *proposal), turn)
+            Command::Mark { key, text, replaces, adoption } => {
+                self.mark((key, text), replaces.as_deref(), adoption.as_ref(), turn)
             }
-            Command::GiveBack { keys, mode, value, to } => {
-                self.give_back((keys, *mode), (value, to), turn)
-            }
-            Command::Take { .. } | Command::ExtendTaken { .. } | Command::ReleaseTaken { .. } => {
-                self.carry_out_taken(command, turn)
-            }
-            _ => self.carry_out_shared(command, turn),
         }
     }
 

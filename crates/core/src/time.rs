@@ -2,8 +2,8 @@
 //!
 //! A [`Reading`] is a *pair* of clocks: the boot clock, which counts while the machine sleeps, and the wall clock.
 //! Neither is enough alone. The boot clock misses the time in which a host pauses its virtual machine, and the wall
-//! clock can be set back. So the validity uses the larger of the two elapsed times (protocol, section 9). A wall clock
-//! that jumps forward looks like a pause and ends a lock early, which is safe. A jump back has no effect.
+//! clock can be set back. So the validity uses the larger of the two elapsed times (docs/algorithm.md, Clocks). A wall
+//! clock that jumps forward looks like a pause and ends a lock early, which is safe. A jump back has no effect.
 //!
 //! Timers are points on the boot clock alone ([`BootTime`]). A timer may fire late, so the clock reading that comes
 //! with an event decides, not the timer.

@@ -1,10 +1,12 @@
 //! The times of one lock. Their relations are checked here, once.
 
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use crate::shown::exactly;
+use crate::display::{ceil_ms, exactly};
 use crate::time::nanos;
 
 /// The shortest ttl (invariant S16). Drift, margin and a round trip would use up a shorter one.
@@ -12,6 +14,17 @@ pub const TTL_MIN: Duration = Duration::from_millis(100);
 
 /// The longest ttl. It bounds how long a crashed holder blocks other clients, and how long a restarted node must wait.
 pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
+
+/// A node's answer is awaited for at least this number of the node's round trips.
+pub const ROUND_TRIPS_AWAITED: u32 = 4;
+
+/// The shortest ttl with which a node at this distance is awaited for [`ROUND_TRIPS_AWAITED`] round trips: the node
+/// timeout is at most a fifth of the ttl. Rounded up to a tenth of a second.
+pub fn shortest_ttl(round_trip: Duration) -> Duration {
+    let ttl = round_trip.saturating_mul(5 * ROUND_TRIPS_AWAITED);
+    let tenths = u64::try_from(ttl.as_nanos().div_ceil(100_000_000)).unwrap_or(u64::MAX);
+    Duration::from_millis(tenths.saturating_mul(100)).max(TTL_MIN)
+}
 
 /// The times that a caller may choose. [`Timing::new`] checks their relations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,7 +57,7 @@ impl Default for TimingOptions {
             margin: None,
             min_validity: Duration::ZERO,
             node_timeout: None,
-            connect_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -145,18 +158,52 @@ impl Timing {
         Duration::from_nanos(self.connect_timeout_ns)
     }
 
-    /// The timeout of a node's answer, as configured or from the observed round trip.
+    /// The timeout of a node's answer, as configured or from the round trip to this node.
     ///
-    /// Without a configured timeout it is min(5 % of ttl, 50 ms). It is at least four round trips, so that a distant
-    /// node does not count as failed, and at most a quarter of the ttl.
+    /// Without a configured timeout it is min(5 % of ttl, 50 ms). It is at least [`ROUND_TRIPS_AWAITED`] round trips, so
+    /// that a distant node does not count as failed, and at most a fifth of the ttl.
     pub fn node_timeout(&self, round_trip: Duration) -> Duration {
-        match self.node_timeout_ns {
-            Some(configured) => Duration::from_nanos(configured.get()),
-            None => (self.ttl() / 20)
-                .min(Duration::from_millis(50))
-                .max(round_trip.saturating_mul(4))
-                .min(self.ttl() / 4),
+        if let Some(configured) = self.node_timeout_ns {
+            return Duration::from_nanos(configured.get());
         }
+        let ttl = self.ttl_ms * 1_000_000;
+        let usual = (ttl / 20).min(50_000_000);
+        let distant = nanos(round_trip).saturating_mul(ROUND_TRIPS_AWAITED.into());
+        Duration::from_nanos(usual.max(distant).min(ttl / 5))
+    }
+
+    /// The time for which an answer is awaited. `connected` is the round trip of a connection that was made; `None` means
+    /// that the connection is being made, which has a timeout of its own.
+    pub(crate) fn answer_timeout(&self, connected: Option<Duration>) -> Duration {
+        match connected {
+            Some(round_trip) => self.node_timeout(round_trip),
+            None => self.connect_timeout().saturating_add(self.node_timeout(Duration::ZERO)),
+        }
+    }
+
+    /// The setting that is too short for a node at this distance, for people: its answer is awaited for less than
+    /// [`ROUND_TRIPS_AWAITED`] round trips. `None` if the node timeout is long enough.
+    pub fn too_short_for(&self, round_trip: Duration) -> Option<String> {
+        let timeout = self.node_timeout(round_trip);
+        let needed = round_trip.saturating_mul(ROUND_TRIPS_AWAITED);
+        if timeout >= needed {
+            return None;
+        }
+        let late = match round_trip.saturating_sub(timeout) {
+            Duration::ZERO => String::new(),
+            late => format!("answers {late:.1?} too late: "),
+        };
+        Some(match self.node_timeout_ns {
+            Some(_) => format!(
+                "{late}a round trip takes {round_trip:.1?} and the node timeout is {timeout:.1?}, choose at least \
+                 {}, or none",
+                exactly(ceil_ms(needed))
+            ),
+            None => format!(
+                "{late}a round trip takes {round_trip:.1?}, choose a ttl of at least {}",
+                exactly(shortest_ttl(round_trip))
+            ),
+        })
     }
 
     /// The time between two automatic extensions: a third of the ttl, so the lock survives one failed extension.
@@ -310,7 +357,21 @@ mod tests {
         assert_eq!(timing.node_timeout(far), Duration::from_millis(320));
         let short = Timing::new(options(200)).unwrap();
         assert_eq!(short.node_timeout(Duration::ZERO), Duration::from_millis(10));
-        assert_eq!(short.node_timeout(far), Duration::from_millis(50));
+        // Four round trips of 80 ms are more than a fifth of the ttl. The node timeout is no longer than that, so a
+        // round of extending is over before the next one is due.
+        assert_eq!(short.node_timeout(far), Duration::from_millis(40));
+        assert_eq!(short.node_timeout(Duration::MAX), Duration::from_millis(40));
+    }
+
+    #[test]
+    fn the_shortest_ttl_for_a_distance_is_twenty_round_trips() {
+        for (round_trip, ttl) in [(400, 8000), (81, 1700), (1, 100)] {
+            let (round_trip, ttl) = (Duration::from_millis(round_trip), Duration::from_millis(ttl));
+            assert_eq!(shortest_ttl(round_trip), ttl);
+            let timing = Timing::new(TimingOptions { ttl, ..TimingOptions::default() }).unwrap();
+            assert!(timing.node_timeout(round_trip) >= ROUND_TRIPS_AWAITED * round_trip);
+        }
+        assert!(shortest_ttl(Duration::MAX) > TTL_CEILING);
     }
 
     #[test]

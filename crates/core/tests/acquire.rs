@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Entry, Failure, FailureKind, FailureReason, Mode, NodeId, Origin, Quorum,
-    Reading, Timing, TimingOptions, Token, Value,
+    Reading, ReleaseForm, Timing, TimingOptions, Token, Value,
 };
 use quorlock_core::{Attempt, Decision};
 
@@ -53,6 +53,7 @@ fn timing(min_validity: i64) -> Timing {
         ttl: Duration::from_nanos(TTL as u64),
         margin: Some(Duration::from_nanos(MARGIN as u64)),
         min_validity: Duration::from_nanos(min_validity as u64),
+        node_timeout: Some(Duration::from_nanos(NODE_TIMEOUT as u64)),
         connect_timeout: Duration::from_nanos(CONNECT_TIMEOUT as u64),
         ..TimingOptions::default()
     })
@@ -61,10 +62,9 @@ fn timing(min_validity: i64) -> Timing {
 
 fn attempt(quorum: Quorum, timing: Timing, connecting: &[bool]) -> Attempt {
     let value = Value::new(&Token::new([7; Token::BYTES]), "");
-    let node_timeout = Duration::from_nanos(NODE_TIMEOUT as u64);
     let connecting = |node: NodeId| connecting[node.index()];
     let entry = Entry { keys: "k".into(), mode: Mode::Exclusive, value, origin: Origin::Absent };
-    Attempt::start(entry, quorum, timing, node_timeout, connecting, at(0))
+    Attempt::start(entry, quorum, timing, None, |_| Duration::ZERO, connecting, at(0))
 }
 
 fn answer(does: Does) -> Answer {
@@ -355,11 +355,12 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
                 };
             }
             let mut release = attempt.give_up(1, at(NODE_TIMEOUT));
-            let Command::Acquire { keys, value, ttl_ms } = attempt.command(0) else {
+            let Command::Acquire { keys, value, ttl_ms, .. } = attempt.command(0) else {
                 panic!("an attempt acquires");
             };
             assert_eq!(ttl_ms as i64 * MS, TTL);
-            assert_eq!(release.command(), Command::Release { keys, value, tell: false });
+            let form = ReleaseForm::Plain { tell: false };
+            assert_eq!(release.command(), Command::Release { keys, value, form });
             for (node, does) in quorum.node_ids().zip(does) {
                 assert!(!release.is_over(), "every node's answer is awaited");
                 let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));

@@ -1,6 +1,6 @@
 //! Acquires a lock, works under it, releases it, and prints each node's answer to the release.
 //!
-//! `QUORLOCK_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 cargo run --example acquire`
+//! `QUORLOCK_NODES=a=redis://10.0.0.1,b=redis://10.0.0.2,c=redis://10.0.0.3 cargo run --example acquire`
 //! (without the variable it uses nodes in memory)
 
 use std::error::Error;
@@ -13,7 +13,7 @@ use quorlock::{AcquireError, Client, LockOptions};
 async fn main() -> Result<(), Box<dyn Error>> {
     let builder = match std::env::var("QUORLOCK_NODES") {
         Ok(nodes) => Client::builder().nodes(nodes.split(',')),
-        Err(_) => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
+        Err(_) => Client::builder().memory_nodes(["a", "b", "c"].map(MemoryNode::new)),
     };
     let client = builder.options(LockOptions::new().process_owner("acquire example")).build()?;
 

@@ -11,7 +11,7 @@ use quorlock::node::MemoryNode;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let client = Client::builder().custom_nodes(nodes).build()?;
+    let client = Client::builder().memory_nodes(nodes).build()?;
     let sum = AtomicU32::new(0);
 
     std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let ttl = Duration::from_millis(500);
     let client = Client::builder()
-        .custom_nodes(nodes.clone())
+        .memory_nodes(nodes.clone())
         .options(LockOptions::new().ttl(ttl))
         .build()?;
 

@@ -39,7 +39,7 @@ pub(crate) async fn passed_on(client: &Client, text: &str) -> Result<u32, Box<dy
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let client = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
+    let client = Client::builder().memory_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
     println!("{}", told_apart(&client, "12").await);
     println!("{}", told_apart(&client, "twelve").await);
     let other = client.acquire("orders").await?;

@@ -35,7 +35,7 @@ pub use self::waiting::Waiting;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
 /// # use quorlock::{AcquireError, Client, LockOptions, node::MemoryNode};
-/// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+/// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
 /// let options = LockOptions::new().wait(Duration::from_secs(2));
 /// match client.acquire("orders").options(options).await {
 ///     Ok(guard) => assert!(guard.is_valid()),
@@ -142,7 +142,7 @@ impl<G> Acquire<G> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let (progress, mut reports) = tokio::sync::mpsc::channel::<quorlock::Waiting>(8);
     /// tokio::spawn(async move {
     ///     while let Some(waiting) = reports.recv().await {
@@ -190,7 +190,7 @@ impl<G> Acquire<G> {
             mode: self.mode,
             origin: self.origin.clone(),
             // The builder limits the prefix to `ClientBuilder::PREFIX_BYTES_MAX` bytes, so its length fits.
-            prefix_bytes: u16::try_from(self.client.common.prefix.len()).unwrap_or(u16::MAX),
+            prefix_bytes: u16::try_from(self.client.context.prefix.len()).unwrap_or(u16::MAX),
             owner: options.owner.clone().unwrap_or_default(),
             timing,
             wait: options.wait_or_default(),
@@ -223,7 +223,7 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let sum = client.acquire("orders").hold(async |guard| {
     ///     assert!(guard.is_valid());
     ///     1 + 1
@@ -263,8 +263,6 @@ impl<G: LockGuard> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Acquiring<G> {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
-        let options = self.options.as_ref().unwrap_or(&self.client.options);
-        let node_timeout = options.node_timeout;
         let resources = self.resources.clone().check();
         let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
         let request = match resources {
@@ -275,7 +273,6 @@ impl<G: LockGuard> IntoFuture for Acquire<G> {
             client: self.client,
             resource: self.resource,
             several,
-            node_timeout,
             span,
             progress: self.progress,
             state: State::Ready(request),
@@ -307,8 +304,6 @@ pub struct Acquiring<G = Guard> {
     resource: Arc<str>,
     /// The names of the resources; `None` if there is only one.
     several: Option<Keys>,
-    /// The node timeout that was set; `None` if it follows from the round trip.
-    node_timeout: Option<Duration>,
     span: tracing::Span,
     progress: Option<mpsc::Sender<Waiting>>,
     state: State,
@@ -335,9 +330,9 @@ impl<G: LockGuard> Acquiring<G> {
         let request = request?;
         let lock = self.client.new_lock();
         let (mut driver_side, caller_side) =
-            LockCell::call(lock, self.resource.clone(), &self.client.common);
+            LockCell::call(lock, self.resource.clone(), &self.client.context);
         driver_side.progress = self.progress.take().map(|progress| {
-            let (names, several) = (self.client.common.names.clone(), self.several.clone());
+            let (names, several) = (self.client.context.names.clone(), self.several.clone());
             let quorum = self.client.quorum;
             Box::new(move |report| {
                 let waiting = Waiting::new((&names, several.as_ref()), quorum, report);
@@ -346,7 +341,7 @@ impl<G: LockGuard> Acquiring<G> {
             }) as Progress
         });
         let event = Event::Acquire { lock, request };
-        self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(driver_side));
+        self.client.context.driver.send_and_drive(event, ReplyTo::Acquire(driver_side));
         self.state = State::Asked(Asked { lock, caller_side });
         Ok(())
     }
@@ -364,12 +359,8 @@ impl<G: LockGuard> Acquiring<G> {
             Some(Reply::Refused(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.client.quorum.needed();
-                let names = &self.client.common.names;
-                let impatient = self
-                    .node_timeout
-                    .and_then(|node_timeout| self.client.impatient(node_timeout, &refusal.nodes));
-                let names = (&**names, self.several.as_ref());
-                let error = AcquireError::new(resource, needed, names, *refusal, impatient);
+                let (context, several) = (&self.client.context, self.several.as_ref());
+                let error = AcquireError::new(resource, (context, needed), several, *refusal);
                 // The log line leaves out the error, because the error quotes values that other libraries stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)
@@ -383,7 +374,7 @@ impl<G: LockGuard> Acquiring<G> {
     /// # Panics
     /// Inside an async runtime. The call is cancelled then, as any dropped future is.
     pub(crate) fn wait(mut self) -> Result<G, AcquireError> {
-        let caller = self.client.common.driver.caller();
+        let caller = self.client.context.driver.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
         let reply = caller.wait(&mut asked.caller_side);
@@ -409,11 +400,9 @@ impl<G: LockGuard> Future for Acquiring<G> {
 
 impl<G> Drop for Acquiring<G> {
     fn drop(&mut self) {
-        if let State::Asked(asked) = &self.state
-            && !mutant!(CancelUnsent)
-        {
+        if let State::Asked(asked) = &self.state {
             let event = Event::Cancel { lock: asked.lock };
-            self.client.common.driver.send(event, ReplyTo::Nobody);
+            self.client.context.driver.send(event, ReplyTo::Nobody);
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A blocking client is an async client on a [thread of its own](crate::ClientBuilder::own_thread). Each method here waits
 //! for the driver's answer. Meanwhile the waiting thread does the client's work in place of the client's own thread, so
-//! custom nodes and `tracing` subscribers run there.
+//! `tracing` subscribers run there.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //! use quorlock::{blocking::Client, node::MemoryNode};
 //!
-//! let client = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
+//! let client = Client::builder().memory_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
 //! let guard = client.acquire("orders").call()?;
 //! assert!(guard.is_valid());
 //! guard.release();
@@ -30,7 +30,6 @@ use quorlock_core::{BootTime, LossCause, Mode};
 
 pub use self::taken::{Take, Taken};
 use crate::client::Query;
-use crate::env;
 use crate::error::{
     AcquireError, BuildError, DetachError, ExtendError, HoldError, InvalidRequest, LeaseError,
     ShutdownError,
@@ -40,6 +39,7 @@ use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::options::LockOptions;
 use crate::resources::Resources;
+use crate::settings::Values;
 use crate::stats::Stats;
 
 /// A client whose methods block. See [`crate::Client`].
@@ -60,7 +60,17 @@ impl Client {
     /// # Errors
     /// As the async client's [`from_env`](crate::Client::from_env).
     pub fn from_env() -> Result<Self, BuildError> {
-        crate::ClientBuilder::from_env()?.blocking().build().map_err(env::blamed)
+        Values::of_environment()?.start(|builder| builder.blocking().build())
+    }
+
+    /// Starts the client that the environment and the configuration file describe; see
+    /// [`ClientBuilder::from_settings`](crate::ClientBuilder::from_settings).
+    ///
+    /// # Errors
+    /// As the async client's [`from_settings`](crate::Client::from_settings).
+    #[cfg(feature = "config-file")]
+    pub fn from_settings() -> Result<Self, BuildError> {
+        Values::of_environment_or_file()?.start(|builder| builder.blocking().build())
     }
 
     /// A call for the lock on a resource, or on several at once. Set options if needed, then [`Acquire::call`]. See
@@ -329,6 +339,11 @@ impl Guard {
     /// The number of votes that count; see [`crate::Guard::votes`].
     pub fn votes(&self) -> usize {
         self.0.votes()
+    }
+
+    /// The number of votes that last as long as the lock; see [`crate::Guard::confirmed_votes`].
+    pub fn confirmed_votes(&self) -> usize {
+        self.0.confirmed_votes()
     }
 
     /// The cause of the loss; `None` while the lock is held.

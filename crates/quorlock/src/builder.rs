@@ -3,25 +3,27 @@
 mod settings;
 mod topology;
 
+use std::error::Error;
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::RestartGuard;
 
-use self::settings::Settings;
+pub(crate) use self::settings::Settings;
 pub use self::topology::Topology;
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::error::BuildError;
-use crate::node::{Node, NodeConfig, Tls};
+use crate::node::{Credentials, MemoryNode, NodeConfig, Provider, Tls, function};
 use crate::options::LockOptions;
 
 /// Builds a [`Client`], or a [`blocking::Client`](crate::blocking::Client). [`ClientBuilder::build`] checks the bounds of
 /// every setting before anything is sent.
 ///
-/// A clone builds a client with the same settings. The clones share custom nodes.
+/// A clone builds a client with the same settings. The clones share the nodes in memory.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ClientBuilder<C = Client> {
@@ -60,7 +62,7 @@ impl ClientBuilder {
     /// let options =
     ///     LockOptions::new().ttl(Duration::from_secs(1)).node_timeout(Duration::from_millis(300));
     /// let builder = Client::builder()
-    ///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+    ///     .nodes(["a=redis://10.0.0.1", "b=redis://10.0.0.2", "c=redis://10.0.0.3"])
     ///     .options(options);
     /// assert_eq!(
     ///     builder.build().unwrap_err().to_string(),
@@ -90,10 +92,9 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Adds nodes that are not servers: [`MemoryNode`](crate::node::MemoryNode)s. With the feature `unstable-node` they may
-    /// also be of a type of your own that implements [`crate::node::Node`].
-    pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
-        self.settings.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
+    /// Adds nodes in memory, which take the place of servers in a test.
+    pub fn memory_nodes(mut self, nodes: impl IntoIterator<Item = MemoryNode>) -> Self {
+        self.settings.memory_nodes.extend(nodes);
         self
     }
 
@@ -127,14 +128,15 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Sets the time for making a connection, log-in included; above zero. Default 1 s. This time counts
+    /// Sets the time for making a connection, log-in included; above zero. Default 5 s. This time counts
     /// towards a call's [`wait`](LockOptions::wait).
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.times.connect_timeout = connect_timeout;
         self
     }
 
-    /// Sets the certificates of all nodes that have none of their own.
+    /// Sets the certificates of all nodes that have none of their own: texts, files, or a function that returns them
+    /// ([`Tls`]).
     pub fn tls(mut self, tls: Tls) -> Self {
         self.settings.tls = Some(tls);
         self
@@ -160,13 +162,61 @@ impl<C> ClientBuilder<C> {
         self
     }
 
+    /// Sets the file with the password of all nodes that have neither a password nor a source of passwords of their
+    /// own. Line ends at the end of the file do not count. The file replaces [`password`](Self::password) and
+    /// [`credentials`](Self::credentials). A relative path counts from the present working directory.
+    ///
+    /// [`build`](ClientBuilder::build) reads the file. Then it is read again for each new connection, on a thread of its
+    /// own, so a password may change while locks are held. Open connections stay logged in. While the file cannot be
+    /// read, is empty, or takes more than a quarter of [`connect_timeout`](Self::connect_timeout) to read, the client
+    /// keeps the last password. One `tracing` event at WARN reports this; the next one follows only after the file was
+    /// usable again. If a server refuses the password, the client reads the file once more, and logs in again at once
+    /// if it changed. Otherwise it tries again later, as after any failure. A file that is a pipe is read once.
+    ///
+    /// # Errors
+    /// `build` refuses a file that cannot be read, is empty, is not UTF-8 text, or has more than 4 MiB.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = quorlock::Client::builder()
+    ///     .nodes(["a=redis://10.0.0.1", "b=redis://10.0.0.2", "c=redis://10.0.0.3"])
+    ///     .username("locker")
+    ///     .password_file("/run/secrets/redis-password")
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.credentials = Some(Provider::of_file(path.into()));
+        self
+    }
+
+    /// Sets a function that returns user and password, for all nodes that have neither a password nor a source of
+    /// passwords of their own. [`NodeConfig::credentials`] describes the function, and is the same for one node. It
+    /// replaces [`password`](Self::password) and [`password_file`](Self::password_file).
+    pub fn credentials<F, Fut, E>(mut self, ask: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.settings.credentials = Some(Provider::Function(function(ask)));
+        self
+    }
+
+    /// Calls this function, which must not block, with each warning about a file that cannot be used.
+    #[doc(hidden)]
+    pub fn on_warning(mut self, warn: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.settings.on_warning = Some(Arc::new(warn));
+        self
+    }
+
     /// Sets the treatment of nodes that may have lost their votes: nodes that were restarted, flushed or promoted from a
     /// replica, that evict keys, are listed twice, or belong to another set of clients. Default, and for production:
     /// [`RestartGuard::Strict`], in which votes of such nodes do not count. A node that was restarted, or is used for
     /// the first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
     ///
-    /// The guard protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are always
-    /// trusted.
+    /// The guard protects only if all clients of a lock are strict. [`MemoryNode`]s are always trusted.
     pub fn restart_guard(mut self, guard: RestartGuard) -> Self {
         self.settings.trust.guard = guard;
         self

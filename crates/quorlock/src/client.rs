@@ -7,20 +7,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use quorlock_core::{Event, Keys, Mode, NodeResult};
+use quorlock_core::{Event, Holding, Keys, Mode, NodeOutcome};
 use tokio::sync::oneshot;
 
 use self::state::ClientState;
 use crate::acquire::{Acquire, Acquiring};
-use crate::driver::{DriverHandle, NodeMetrics, ReplyTo};
+use crate::driver::{DriverHandle, Inspected, NodeMetrics, ReplyTo};
 use crate::error::{InvalidRequest, NodeAnswer, ShutdownError};
 use crate::guard::FencedGuard;
 use crate::inspect::Inspection;
-use crate::node::ClientNode;
+use crate::node::{ClientNode, NodeState};
 use crate::options::LockOptions;
 use crate::resources::Resources;
 use crate::stats::{NodeStats, NodeTrustState, Stats};
 
+pub(crate) mod context;
 mod leases;
 #[cfg(feature = "legacy")]
 pub mod legacy;
@@ -44,7 +45,7 @@ pub use self::values::Query;
 /// use quorlock::Client;
 ///
 /// let client = Client::builder()
-///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .nodes(["a=redis://10.0.0.1", "b=redis://10.0.0.2", "c=redis://10.0.0.3"])
 ///     .build()?;
 /// let guard = client.acquire("orders").await?;
 /// // … work that only one process may do at a time …
@@ -95,7 +96,7 @@ impl Client {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let one = client.acquire_shared("report").await?;
     /// let two = client.acquire_shared("report").await?;
     /// assert!(one.is_valid() && two.is_valid());
@@ -154,7 +155,7 @@ impl Client {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.try_acquire("orders").await?;
     /// let error = client.try_acquire("orders").await.unwrap_err();
     /// assert!(error.is_contended());
@@ -176,7 +177,8 @@ impl Client {
     /// Asks every node for the holder of the lock, without acquiring it. Several resources are one lock, as in
     /// [`Client::acquire`].
     ///
-    /// Takes one round trip, or one second if nodes do not answer.
+    /// Takes one round trip. If nodes do not answer, it takes one second, or four round trips to a node that is more than
+    /// 250 ms away. A node that is being connected to is awaited for the connect timeout as well.
     ///
     /// # Errors
     /// [`InvalidRequest`] if a name cannot be locked. Nothing was sent then. The failure of a node is part of the result.
@@ -190,7 +192,7 @@ impl Client {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, Verdict, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("orders").await?;
     /// assert_eq!(client.inspect("orders").await?.verdict(), Verdict::Held);
     /// assert_eq!(client.inspect(["orders", "stock"]).await?.verdict(), Verdict::Held);
@@ -212,48 +214,76 @@ impl Client {
         resources: Resources,
     ) -> Result<impl Future<Output = Inspection> + Send + Unpin, InvalidRequest> {
         let resources = resources.check()?;
-        let keys = self.state.keys(&resources)?;
-        let (reply, nodes) = oneshot::channel();
-        let lock = self.state.new_lock();
-        let event = Event::Inspect { lock, keys, timeout: INSPECT_TIMEOUT };
-        self.state.common.driver.send(event, ReplyTo::Inspect(reply));
+        let nodes = self.look_at(self.state.keys(&resources)?);
         Ok(nodes.map(move |nodes| self.inspected(&resources, nodes.unwrap_or_default())))
     }
 
-    fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
-        let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            // After the quarantine, all locks that the node may have forgotten have ended, so its answer counts.
-            NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
-            NodeTrustState::Refused(_) => true,
-            // An unverified server may have lost its data. A custom node need not prove anything, so its answer counts.
-            NodeTrustState::Unverified => place < self.state.servers,
-            NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
+    /// Asks every node what these keys hold.
+    fn look_at(&self, keys: Keys) -> oneshot::Receiver<Inspected> {
+        let (reply, nodes) = oneshot::channel();
+        let lock = self.state.new_lock();
+        let (timeout, connect_timeout) = (INSPECT_TIMEOUT, self.state.times.connect_timeout);
+        let event = Event::Inspect { lock, keys, timeout, connect_timeout };
+        self.state.context.driver.send(event, ReplyTo::Inspect(reply));
+        nodes
+    }
+
+    /// Those of these resources for which a node has a fencing counter, so that all holders of them must have fencing tokens.
+    /// Takes as long as [`Client::inspect`].
+    pub(crate) async fn with_fencing_counter(
+        &self,
+        resources: Resources,
+    ) -> Result<Vec<String>, InvalidRequest> {
+        let resources = resources.check()?;
+        self.state.keys(&resources)?;
+        let counters = self.state.counter(&resources, Duration::ZERO).keys;
+        let (nodes, _) = self.look_at(counters).await.unwrap_or_default();
+        let is_there = |place: usize| {
+            nodes.iter().any(|node| match &node.said {
+                NodeOutcome::Seen(holding) => {
+                    matches!(holding.each().get(place), Some(Holding::Held { .. }))
+                }
+                _ => false,
+            })
         };
+        let fenced = resources.iter().enumerate().filter(|(place, _)| is_there(*place));
+        Ok(fenced.map(|(_, resource)| resource.to_string()).collect())
+    }
+
+    fn inspected(&self, resources: &Keys, (results, doubts): Inspected) -> Inspection {
         let several = resources.single().is_none().then_some(resources);
-        let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
-        let nodes = NodeAnswer::all(&self.state.common.names, several, results);
-        Inspection::new(nodes, untrusted, self.state.quorum)
+        let nodes = NodeAnswer::all(&self.state.context.names, several, results);
+        Inspection::new(nodes, doubts, self.state.quorum)
     }
 
     /// Returns the current figures of this client.
     pub fn stats(&self) -> Stats {
         let metrics = &self.state.metrics;
-        let now = self.state.common.clock.now();
+        let now = self.state.context.clock.now();
         let node = |((name, node), metrics): ((&Arc<str>, &ClientNode), &NodeMetrics)| {
             let nanos = metrics.round_trip_ns.load(Ordering::Relaxed);
             let state = node.state();
+            let trust_state = metrics.trust_state(&state, now);
+            let counts = match trust_state {
+                NodeTrustState::Trusted | NodeTrustState::Unguarded => true,
+                // A node in memory need not prove anything.
+                NodeTrustState::Unverified => matches!(node, ClientNode::Memory(_)),
+                NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => false,
+            };
             NodeStats {
                 name: name.clone(),
-                trust_state: metrics.trust_state(&state, now),
+                would_vote: counts && state == NodeState::Up,
+                trust_state,
                 state,
                 round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
                 timeouts: metrics.timeouts.load(Ordering::Relaxed),
                 commands: metrics.commands.load(Ordering::Relaxed),
             }
         };
-        let nodes = self.state.common.names.iter().zip(&self.state.nodes).zip(&metrics.nodes);
+        let nodes = self.state.context.names.iter().zip(&self.state.nodes).zip(&metrics.nodes);
         Stats {
             nodes: nodes.map(node).collect(),
+            quorum: self.state.quorum.needed(),
             locks_held: metrics.locks_held.load(Ordering::Relaxed),
             calls_waiting: metrics.calls_waiting.load(Ordering::Relaxed),
             releases_owed: metrics.releases_owed.load(Ordering::Relaxed),
@@ -283,13 +313,22 @@ impl Client {
         }
     }
 
+    /// The longest timeout of any node's answer about a lock with this ttl, by the round trips so far.
+    #[doc(hidden)]
+    pub fn longest_node_timeout(&self, ttl: Duration) -> Duration {
+        let nanos = |node: &NodeMetrics| node.round_trip_ns.load(Ordering::Relaxed);
+        let longest = self.state.metrics.nodes.iter().map(nanos).max().unwrap_or_default();
+        let timing = self.state.timing_with(ttl).unwrap_or(self.state.timing);
+        timing.node_timeout(Duration::from_nanos(longest))
+    }
+
     pub(crate) fn driver(&self) -> &DriverHandle {
-        &self.state.common.driver
+        &self.state.context.driver
     }
 
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
-        self.state.common.driver.send(Event::Close, ReplyTo::Close(reply));
+        self.state.context.driver.send(Event::Close, ReplyTo::Close(reply));
         closed
     }
 }

@@ -58,8 +58,26 @@ fn system_pair() -> Reading {
 fn wall() -> i64 {
     let real = nanos(clock_gettime(ClockId::Realtime));
     #[cfg(quorlock_stepped_clock)]
-    let real = real.saturating_add(crate::stepped::offset());
+    let real = real.saturating_add(step());
     real
+}
+
+/// Interval at which the driver looks for a simulated step, because the kernel does not report it.
+#[cfg(quorlock_stepped_clock)]
+pub(crate) const STEP_CHECK: Duration = Duration::from_millis(5);
+
+/// The simulated step of the wall clock in nanoseconds, in the build that chaos makes: the number in the file that
+/// `QUORLOCK_CLOCK_OFFSET_FILE` names, or zero. A preloaded library could not step this clock, because it is read without
+/// libc.
+#[cfg(quorlock_stepped_clock)]
+fn step() -> i64 {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let file =
+        FILE.get_or_init(|| std::env::var_os("QUORLOCK_CLOCK_OFFSET_FILE").map(PathBuf::from));
+    let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

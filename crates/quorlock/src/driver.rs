@@ -27,7 +27,7 @@ pub(crate) mod queue;
 mod transports;
 
 use self::callers::Callers;
-pub(crate) use self::callers::EntryExtended;
+pub(crate) use self::callers::{EntryExtended, Inspected};
 use self::entropy::Entropy;
 pub(crate) use self::entropy::fresh_token;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
@@ -59,19 +59,17 @@ pub(crate) struct Driver {
 impl Driver {
     /// Makes a driver, which [`run`](Self::run) starts. Must be called inside the driver's runtime.
     pub(crate) fn new(
-        (quorum, rules): (Quorum, Rules),
+        (quorum, rules, takes_locks): (Quorum, Rules, bool),
         nodes: &[ClientNode],
         metrics: Arc<Metrics>,
         events: EventReceiver,
         (clock, max_ttl): (Clock, Duration),
     ) -> Self {
-        #[cfg(quorlock_mutants)]
-        crate::mutants::active();
         Self {
             names: rules.names.clone(),
             replicas: rules.replicas.clone(),
             quorum,
-            transports: Transports::new(quorum, &rules, nodes, clock),
+            transports: Transports::new(quorum, (&rules, takes_locks), nodes, clock),
             engine: Engine::guarded(quorum, rules),
             clock,
             events,
@@ -162,8 +160,7 @@ impl Driver {
         }
         let has_been_abandoned = no_handle_is_left && self.drain_until.is_none();
         if has_been_abandoned {
-            let drain_for = if mutant!(NotDrained) { Duration::ZERO } else { self.drain_for };
-            self.drain_until = Some(Instant::now() + drain_for);
+            self.drain_until = Some(Instant::now() + self.drain_for);
         }
         if has_been_abandoned || rings || !answered.is_empty() || !requests.is_empty() {
             return Poll::Ready(());
@@ -193,7 +190,7 @@ impl Driver {
     /// Hands an event to the engine, and carries out its effects.
     fn handle(&mut self, event: Event, now: Reading) {
         let answered = match &event {
-            Event::Answered { node, .. } => Some(*node),
+            Event::Answered { node, .. } | Event::Greeted { node, .. } => Some(*node),
             _ => None,
         };
         let Self { engine, entropy, callers, transports, names, replicas, metrics, .. } = self;
@@ -205,6 +202,7 @@ impl Driver {
         if let Some(round_trip) = engine.round_trip(node) {
             let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
             metrics.nodes[node.index()].round_trip_ns.store(nanos, Ordering::Relaxed);
+            transports.note_round_trip(node, round_trip);
         }
     }
 

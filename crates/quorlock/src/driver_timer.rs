@@ -53,7 +53,7 @@ impl DriverTimer {
             stepped: false,
             rings_by: None,
             #[cfg(quorlock_stepped_clock)]
-            look: (clock == Clock::System).then(|| tokio::time::interval(crate::stepped::LOOK)),
+            look: (clock == Clock::System).then(|| tokio::time::interval(crate::clock::STEP_CHECK)),
         }
     }
 

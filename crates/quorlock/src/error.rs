@@ -1,7 +1,6 @@
 //! The errors of the public API.
 
 mod acquire;
-mod group;
 mod lease;
 mod node;
 
@@ -13,13 +12,11 @@ use std::time::Duration;
 use quorlock_core::{LossCause, QuorumError, TimingError};
 
 use self::node::list;
-use crate::exhausted::explained;
 use crate::node::NodeConfigError;
+use crate::os_limits::explained;
 use crate::text::quoted;
 
-pub(crate) use self::acquire::Impatient;
 pub use self::acquire::{AcquireError, AcquireFailure};
-pub use self::group::{group, names};
 pub use self::lease::{DetachError, LeaseError};
 pub use self::node::list as list_nodes;
 pub use self::node::{Holder, HolderKind, NodeAnswer, confirmations};
@@ -175,14 +172,16 @@ pub enum BuildError {
         /// The setting that does not allow replicas, and the remedy.
         reason: &'static str,
     },
-    /// A variable `QUORLOCK_…` cannot be used; see [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).
-    #[error("{variable}: {reason}")]
-    Environment {
-        /// The name of the variable, or of several between commas.
-        variable: String,
+    /// A setting of the environment or of the configuration file cannot be used; see
+    /// [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).
+    #[error("{origin}: {reason}")]
+    Setting {
+        /// The origin of the value: the name of a variable, or a key and its file, such as
+        /// `max-ttl in /etc/quorlock/config.toml`. Commas separate several.
+        origin: String,
         /// The reason in words. It never contains a password.
         reason: String,
-        /// The underlying error: about the file that the variable names, or about the setting.
+        /// The underlying error: about the file that the setting names, or about the setting.
         source: Option<Arc<dyn Error + Send + Sync>>,
     },
     /// The client's task needs a tokio runtime, and `build` was called outside of one.
@@ -199,6 +198,11 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    pub(crate) fn setting(origin: impl Into<String>, reason: impl Into<Reason>) -> Self {
+        let Reason { text: reason, source } = reason.into();
+        Self::Setting { origin: origin.into(), reason, source }
+    }
+
     /// Returns the options that caused the error, by their long names on the command line.
     #[doc(hidden)]
     pub fn settings(&self) -> &'static [&'static str] {
@@ -209,6 +213,7 @@ impl BuildError {
                 &["tls-server-name"]
             }
             Self::Node(NodeConfigError::Tls { .. }) => &["tls-ca", "tls-cert", "tls-key"],
+            Self::Node(NodeConfigError::PasswordFile { .. }) => &["password-file"],
             Self::Node(_) | Self::DuplicateAddress { .. } | Self::DuplicateName { .. } => &["node"],
             Self::Quorum(_) => &["quorum", "node"],
             Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],
@@ -300,4 +305,27 @@ pub struct ShutdownError {
     /// Number of releases, of locks and of failed attempts, that are in flight or are to be sent again. Includes the
     /// withdrawals of the intents of waiting writers.
     pub owed: usize,
+}
+
+/// Groups nodes by their answers, in the order of each group's first node. A group has the names of the nodes with the
+/// same answer, and the answer of its first node. Errors and the command line list nodes with this function.
+pub fn group<N, T>(
+    nodes: impl IntoIterator<Item = (N, T)>,
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Vec<(Vec<N>, T)> {
+    let mut groups: Vec<(Vec<N>, T)> = Vec::new();
+    for (node, said) in nodes {
+        match groups.iter_mut().find(|(_, other)| is_same(other, &said)) {
+            Some((nodes, _)) => nodes.push(node),
+            None => groups.push((vec![node], said)),
+        }
+    }
+    groups
+}
+
+/// Names nodes in a message: `node a`, or `nodes a, b`.
+pub fn names<N: AsRef<str>>(nodes: &[N]) -> String {
+    let plural = if nodes.len() == 1 { "" } else { "s" };
+    let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
+    format!("node{plural} {}", names.join(", "))
 }

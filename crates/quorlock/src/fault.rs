@@ -1,7 +1,7 @@
 //! The faults of a node in words, each with the remedy.
 
 use quorlock_core::Fault;
-use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
+use quorlock_core::display::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
 
 const NO_SERVER: &str = "a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off";
 
@@ -30,9 +30,7 @@ pub(crate) fn in_words(fault: &Fault<'_>) -> String {
         Fault::OtherSettings { is_marked, theirs, ours } => {
             let how = if *is_marked { "votes" } else { "is in quarantine" };
             let theirs = shown(&theirs.to_string(), SETTINGS_MAX);
-            format!(
-                "it {how} for {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
-            )
+            format!("it {how} for {theirs}, but this client has {ours}; give all clients the same")
         }
         Fault::ForeignKey { key, text } => format!(
             "its key {key} holds \"{}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one",
@@ -78,7 +76,7 @@ mod tests {
             (
                 Fault::OtherSettings { is_marked: false, theirs, ours },
                 "it is in quarantine for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
-                 max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure",
+                 max_ttl_ms=20000; give all clients the same",
             ),
             (
                 Fault::ForeignKey { key, text: "quorlock 2 \u{1b}[2J" },

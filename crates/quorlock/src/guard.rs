@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use quorlock_core::{BootTime, Event, Extended, LossCause, Mode, Token};
+use quorlock_core::{BootTime, Event, Extended, LossCause, Mode, Token, Validity};
 use tokio::sync::oneshot;
 
 pub(crate) use self::cell::LockCell;
@@ -14,8 +14,8 @@ pub use self::fenced::FencedGuard;
 pub(crate) use self::fenced::LockGuard;
 pub use self::health::{Health, HealthChanges};
 pub use self::released::Released;
-pub(crate) use self::sides::{CallerSide, DriverSide, Progress, Reply, Stage};
-use crate::common::Common;
+pub(crate) use self::reply::{CallerSide, DriverSide, Progress, Reply, Stage};
+use crate::client::context::ClientContext;
 use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{DetachError, ExtendError, HoldError, NodeAnswer};
 use crate::lease::Lease;
@@ -24,7 +24,7 @@ mod cell;
 mod fenced;
 mod health;
 mod released;
-pub(crate) mod sides;
+pub(crate) mod reply;
 
 /// A held lock.
 ///
@@ -46,7 +46,7 @@ pub(crate) mod sides;
 pub struct Guard {
     pub(crate) cell: Arc<LockCell>,
     /// Keeps the client alive.
-    common: Arc<Common>,
+    context: Arc<ClientContext>,
     token: GuardToken,
     fencing_token: Option<NonZeroU64>,
     mode: Mode,
@@ -135,7 +135,14 @@ impl Guard {
     /// The number of nodes whose vote counts; zero once the lock is lost. With a quorum Q of N nodes, a holder of all N
     /// votes survives the early loss of Q−1 of them, and a holder of Q votes survives the early loss of 2Q−N−1.
     pub fn votes(&self) -> usize {
-        self.cell.votes()
+        self.cell.votes(Validity::votes)
+    }
+
+    /// The number of nodes that have confirmed the lock since its last extension began, or that granted it; zero once the
+    /// lock is lost. Their votes last for as long as the lock is valid now. [`Guard::votes`] also counts earlier votes, of
+    /// nodes that have not answered since, until these end.
+    pub fn confirmed_votes(&self) -> usize {
+        self.cell.votes(Validity::lasting_votes)
     }
 
     /// The cause of the loss; `None` while the lock is held.
@@ -161,7 +168,7 @@ impl Guard {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// # let guard = client.acquire("orders").await?;
     /// tokio::select! {
     ///     () = work() => println!("done under the lock: {}", guard.is_valid()),
@@ -207,7 +214,7 @@ impl Guard {
     ///
     /// The value stays after a loss, with the answers that led to it. In a forked child it has no nodes.
     pub fn health(&self) -> Health {
-        self.cell.health(&self.common.names).borrow().clone()
+        self.cell.health(&self.context.names).borrow().clone()
     }
 
     /// Returns a receiver of each later [`health`](Self::health).
@@ -223,7 +230,7 @@ impl Guard {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("orders").await?;
     /// assert!(guard.health().is_confirmed());
     /// let mut changes = guard.health_changes();
@@ -236,7 +243,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn health_changes(&self) -> HealthChanges {
-        HealthChanges(self.cell.health(&self.common.names))
+        HealthChanges(self.cell.health(&self.context.names))
     }
 
     /// Extends the lock to its full ttl now, in addition to the automatic extension, and returns [`Guard::remaining`]. Nodes
@@ -264,7 +271,7 @@ impl Guard {
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
             let event = Event::Extend { lock: self.cell.lock };
-            self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
+            self.context.driver.send_and_drive(event, ReplyTo::Extend(reply));
         } else {
             let cause = self.cell.loss_cause().unwrap_or(LossCause::Expired);
             // `outcome`, the receiver, still exists, so this cannot fail.
@@ -292,7 +299,7 @@ impl Guard {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, Mode, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("report").await?;
     /// // … write the report; from here on it is only read …
     /// let guard = guard.downgrade();
@@ -305,14 +312,12 @@ impl Guard {
         if !self.cell.is_own_process() {
             return self;
         }
-        let is_to_send = mutant!(ModeNotTurned) || self.cell.downgrade();
-        if !mutant!(ModeNotTurned) {
-            self.mode = Mode::Shared;
-        }
+        let is_to_send = self.cell.downgrade();
+        self.mode = Mode::Shared;
         if is_to_send {
             tracing::debug!(parent: self.cell.span(), "downgraded");
             let lock = self.cell.lock;
-            self.common.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Nobody);
+            self.context.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Nobody);
         }
         self
     }
@@ -336,7 +341,7 @@ impl Guard {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, Lease, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let text = client.acquire("orders").await?.detach().await?.to_string();
     /// // … another process …
     /// let guard = client.attach(&text.parse::<Lease>()?).await?;
@@ -357,7 +362,7 @@ impl Guard {
             let resource = self.cell.resource.clone();
             if self.is_valid() {
                 let event = Event::Detach { lock: self.cell.lock };
-                self.common.driver.send_and_drive(event, ReplyTo::Detach(reply));
+                self.context.driver.send_and_drive(event, ReplyTo::Detach(reply));
             } else {
                 // `detached`, the receiver, still exists, so this cannot fail.
                 let _ = reply.send(None);
@@ -373,7 +378,7 @@ impl Guard {
             };
             self.forget();
             tracing::debug!(parent: self.cell.span(), "detached");
-            Ok(Lease::new(&self.common, resource, *detached, self.fencing_token))
+            Ok(Lease::new(&self.context, resource, *detached, self.fencing_token))
         })
     }
 
@@ -381,7 +386,7 @@ impl Guard {
     fn forget(&mut self) {
         self.given_back = true;
         if self.cell.is_own_process() && self.cell.release(false) {
-            self.common.driver.send(Event::Forget { lock: self.cell.lock }, ReplyTo::Nobody);
+            self.context.driver.send(Event::Forget { lock: self.cell.lock }, ReplyTo::Nobody);
         }
     }
 
@@ -394,7 +399,7 @@ impl Guard {
     }
 
     pub(crate) fn driver(&self) -> &DriverHandle {
-        &self.common.driver
+        &self.context.driver
     }
 
     fn extended(&self, outcome: Extended) -> Result<Duration, ExtendError> {
@@ -406,7 +411,7 @@ impl Guard {
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
             Extended::Unconfirmed(results) => {
-                let nodes = NodeAnswer::all(&self.common.names, None, results);
+                let nodes = NodeAnswer::all(&self.context.names, None, results);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }
@@ -433,8 +438,9 @@ impl Guard {
     /// Releases the lock on every node, and returns how that went. A lock that had expired is not an error.
     ///
     /// The guard is invalid and the release queued when this method returns, whether or not the future is awaited. Takes one
-    /// round trip, or one node timeout if nodes do not answer. The client sends the release again to a node that did not
-    /// answer.
+    /// round trip. If nodes do not answer, the client sends the release again, and the future waits until a quorum has
+    /// confirmed, the lock is over, or five seconds have passed. Then, or if too few nodes may still confirm, it reports
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown).
     ///
     /// # Cancel safety
     /// Safe: the release goes on.
@@ -447,13 +453,11 @@ impl Guard {
         mut self,
     ) -> impl Future<Output = Released> + Send + Unpin + 'static {
         let span = tracing::debug_span!(parent: self.cell.span(), "release");
-        let names = self.common.names.clone();
+        let names = self.context.names.clone();
         self.cell.release(true);
         self.given_back = true;
         let event = Event::Release { lock: self.cell.lock, report: true };
-        let is_queued =
-            !mutant!(ReleaseUnsent) && self.common.driver.send_and_drive(event, ReplyTo::Nobody);
-        let reply = match is_queued {
+        let reply = match self.context.driver.send_and_drive(event, ReplyTo::Nobody) {
             true => CallerSide::new(self.cell.clone()),
             false => CallerSide::without_driver(),
         };
@@ -473,16 +477,12 @@ impl Drop for Guard {
         if self.stays && !self.given_back {
             return self.forget();
         }
-        if mutant!(DropKeeps)
-            || self.given_back
-            || !self.cell.is_own_process()
-            || !self.cell.release(false)
-        {
+        if self.given_back || !self.cell.is_own_process() || !self.cell.release(false) {
             return;
         }
         tracing::debug!(parent: self.cell.span(), "dropped");
         let event = Event::Release { lock: self.cell.lock, report: false };
-        self.common.driver.send(event, ReplyTo::Nobody);
+        self.context.driver.send(event, ReplyTo::Nobody);
     }
 }
 

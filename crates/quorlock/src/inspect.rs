@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorlock_core::{Holding, NodeOutcome, Quorum, Reader};
+use quorlock_core::{Failure, Holding, NodeOutcome, Quorum, Reader};
 
 use crate::error::{Holder, HolderKind, NodeAnswer, most_frequent};
 
@@ -18,8 +18,8 @@ pub struct Inspection {
     /// The nodes' answers about the resource that decides. `None` if the lock has only one resource.
     deciding: Option<Vec<NodeAnswer>>,
     quorum: Quorum,
-    /// For each node, whether the client ignores an answer of this node that the lock is free.
-    untrusted: Vec<bool>,
+    /// For each node, the reason why its answer that the lock is free does not count; `None` if that answer counts.
+    doubts: Vec<Option<Failure>>,
 }
 
 /// The state of a lock as its nodes' answers show it. A lock of several resources has the first of these states that
@@ -52,8 +52,12 @@ impl fmt::Display for Verdict {
 }
 
 impl Inspection {
-    pub(crate) fn new(nodes: Vec<NodeAnswer>, untrusted: Vec<bool>, quorum: Quorum) -> Self {
-        let mut inspection = Self { nodes, deciding: None, quorum, untrusted };
+    pub(crate) fn new(
+        nodes: Vec<NodeAnswer>,
+        doubts: Vec<Option<Failure>>,
+        quorum: Quorum,
+    ) -> Self {
+        let mut inspection = Self { nodes, deciding: None, quorum, doubts };
         let resources = inspection.seen().map(|holding| holding.each().len()).max().unwrap_or(1);
         if resources > 1 {
             let of_one = |place| {
@@ -106,12 +110,19 @@ impl Inspection {
         }
     }
 
-    /// The number of nodes that report a free lock and may have forgotten a holder: nodes in quarantine, refused or not
-    /// verified. Zero with the restart guard off.
+    /// The number of nodes that report a free lock and may have forgotten a holder: nodes whose [`doubt`](Self::doubt) is
+    /// not `None`. Zero with the restart guard off.
     pub fn untrusted(&self) -> usize {
         let says_free = |node: &NodeAnswer| node.said == NodeOutcome::Seen(Holding::Free);
-        let nodes = self.counted().iter().zip(&self.untrusted);
-        nodes.filter(|(node, is_untrusted)| **is_untrusted && says_free(node)).count()
+        let nodes = self.counted().iter().enumerate();
+        nodes.filter(|(place, node)| self.doubt(*place).is_some() && says_free(node)).count()
+    }
+
+    /// The reason why the answer of the node at this place in [`nodes`](Self::nodes) does not count if it reports a free
+    /// lock: the node is in quarantine, refused or not verified, its data or its server were replaced since it answered, or
+    /// it has fewer replicas than the client's settings say. `None` if the answer counts, or if the node did not answer.
+    pub fn doubt(&self, place: usize) -> Option<&Failure> {
+        self.doubts.get(place)?.as_ref()
     }
 
     /// The holder on the most nodes: a writer, readers, or a key of another type, which is no lock. It has a quorum if
@@ -210,7 +221,7 @@ mod tests {
         let results = nodes.map(|node| NodeResult { said: said(node), took: ttl }).into();
         let keys = Keys::new(["a", "b"].map(Into::into));
         let nodes = NodeAnswer::all(&["n", "o", "p"].map(Into::into), keys.as_ref(), results);
-        Inspection::new(nodes, vec![false; 3], Quorum::majority(3).unwrap())
+        Inspection::new(nodes, vec![None; 3], Quorum::majority(3).unwrap())
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::error::InvalidRequest;
 ///
 /// # let nodes = [MemoryNode::new("a")];
 /// let client = Client::builder()
-///     .custom_nodes(nodes)
+///     .memory_nodes(nodes)
 ///     .options(LockOptions::new().owner("api-7").wait(Duration::from_secs(2)))
 ///     .build()?;
 /// let orders = client.acquire("orders").await?;

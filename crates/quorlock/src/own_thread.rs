@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use self::sleepers::{PLACES, Place, Sleepers};
-use crate::exhausted::current_thread_runtime;
+use crate::os_limits::current_thread_runtime;
 
 /// The client's own thread drives the runtime again between one and two of these periods after the last blocking call.
 /// Extensions and owed releases that are due in this time are late, but no guard is valid for longer.

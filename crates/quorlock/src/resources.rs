@@ -17,7 +17,7 @@ use crate::own_keys::RESERVED;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use quorlock::{Client, node::MemoryNode};
-/// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+/// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
 /// let transfer = client.acquire(["account:7", "account:9"]).await?;
 /// assert!(client.try_acquire("account:9").await.unwrap_err().is_contended());
 /// # transfer.release().await;

@@ -14,6 +14,8 @@ use crate::node::NodeState;
 pub struct Stats {
     /// The figures of each node, in the order of the client's list.
     pub nodes: Vec<NodeStats>,
+    /// Number of nodes that must grant a lock. If fewer [would vote](NodeStats::would_vote), no lock can be granted now.
+    pub quorum: usize,
     /// Guards alive, including those whose lock was lost. Zero once the client's task has ended.
     pub locks_held: usize,
     /// Calls waiting for a lock: in the local queue, for answers or for the next attempt.
@@ -40,12 +42,16 @@ pub struct NodeStats {
     pub timeouts: u64,
     /// Commands given to the node, since the client was built.
     pub commands: u64,
-    /// Whether the node's votes count.
+    /// Whether the node's votes count. Whether the node can be reached is in `state`.
     pub trust_state: NodeTrustState,
+    /// Whether the node would vote for a lock now: it is connected, and its votes count. With the restart guard `observe`:
+    /// whether they would count for a client with `strict`.
+    pub would_vote: bool,
 }
 
 /// Whether a node's votes count; see [`ClientBuilder::restart_guard`](crate::ClientBuilder::restart_guard). `Display`
-/// shows the reason if they do not.
+/// shows the reason if they do not. Whether the node would vote now, for which it must be reachable as well, is
+/// [`NodeStats::would_vote`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeTrustState {

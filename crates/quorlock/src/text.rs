@@ -1,6 +1,6 @@
 //! Text from callers and servers, as messages show it.
 
-use quorlock_core::shown::{LINE_MAX, shown};
+use quorlock_core::display::{LINE_MAX, shown};
 
 /// Escapes control characters in text from the caller, for terminals and logs.
 pub(crate) fn printable(text: &str) -> String {

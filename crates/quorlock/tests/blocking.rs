@@ -20,7 +20,7 @@ fn client(nodes: &Nodes) -> Client {
 
 fn memory() -> ([MemoryNode; 3], Client) {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let builder = Client::builder().custom_nodes(nodes.clone());
+    let builder = Client::builder().memory_nodes(nodes.clone());
     (nodes, builder.build().unwrap())
 }
 
@@ -264,7 +264,7 @@ fn a_shutdown_that_times_out_reports_the_owed_releases() {
 #[test]
 fn a_clone_of_a_builder_builds_a_client_with_the_same_settings() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let builder = Client::builder().custom_nodes(nodes.clone()).key_prefix("app:");
+    let builder = Client::builder().memory_nodes(nodes.clone()).key_prefix("app:");
     let builder = builder.options(LockOptions::new().owner("api-7"));
     let (one, other) = (builder.clone().build().unwrap(), builder.build().unwrap());
     let guard = one.acquire("orders").call().unwrap();

@@ -24,7 +24,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 fn memory() -> Client {
-    Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build().unwrap()
+    Client::builder().memory_nodes(["a", "b", "c"].map(MemoryNode::new)).build().unwrap()
 }
 
 fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
@@ -180,7 +180,7 @@ impl Wake for Panics {
 #[tokio::test]
 async fn if_a_callers_waker_panics_all_callers_get_an_error() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let client = Client::builder().custom_nodes(nodes).build().unwrap();
+    let client = Client::builder().memory_nodes(nodes).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     let other = client.acquire("other").await.unwrap();
     let waits = tokio::spawn(async move { other.lost().await });

@@ -54,7 +54,8 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
     // The first iteration finds no counters on the nodes. The second finds equal counters from the first acquire.
-    for _ in 0..2 {
+    // The first one also carries the text of the script, which is too long for the greeting.
+    for expected in [[0, 1], [1, 0]] {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
         }
@@ -62,7 +63,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
         eventually("all have voted", || guard.votes() == 5).await;
         for node in &nodes {
             let said = ["evalsha", "eval"].map(|command| calls(node, command));
-            assert_eq!(said, [1, 0], "{}", node.address());
+            assert_eq!(said, expected, "{}", node.address());
             assert_eq!(
                 get(node, "app:quorlock:fence:orders"),
                 Some(guard.fencing_token().to_string())

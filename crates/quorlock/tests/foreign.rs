@@ -63,7 +63,8 @@ async fn printed(nodes: &[Server]) -> String {
     for finding in examined.nodes.iter().flat_map(|node| &node.findings) {
         writeln!(printed, "{}\n{}", finding.what, finding.fix).unwrap();
     }
-    writeln!(printed, "{:?}", init::before(&builder(), &[]).await).unwrap();
+    let in_use = init::in_use(&builder()).await;
+    writeln!(printed, "{:?}", in_use.map(|found| found.before)).unwrap();
     match init::reconfigure(&builder(), &[]).await {
         Ok(moving) => writeln!(printed, "{:?}", moving.nodes).unwrap(),
         Err(error) => writeln!(printed, "{error}\n{error:?}").unwrap(),

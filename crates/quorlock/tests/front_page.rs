@@ -66,7 +66,8 @@ fn the_front_page_says_what_to_do_about_each_error() {
         .map(|line| line.split(['(', ' ', ',']).next().unwrap());
     let mut count = 0;
     for variant in variants {
-        assert!(errors.contains(&format!("| `{variant}` |")), "{variant} has no row");
+        let rows = [format!("| `{variant}` |"), format!("| `{variant} {{ .. }}` |")];
+        assert!(rows.iter().any(|row| errors.contains(row)), "{variant} has no row");
         count += 1;
     }
     assert!(count >= 6, "only {count} variants were found");
@@ -98,7 +99,7 @@ fn each_link_of_the_front_page_works() {
 #[test]
 fn the_page_of_guarantees_is_not_a_broken_link() {
     let page = read("GUARANTEES.md");
-    assert!(page.lines().count() >= 100, "only {} lines", page.lines().count());
+    assert!(page.len() > 5_000, "only {} bytes", page.len());
     assert!(section(&page, "The promise").contains("is_valid()"));
     assert!(rows(section(&page, "The table")) >= 15);
     // Relative links do not work on docs.rs.

@@ -13,7 +13,7 @@ use quorlock::{Client, Clock, LockOptions};
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_lock_and_of_the_work_are_distinguished() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let builder = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio);
+    let builder = Client::builder().memory_nodes(nodes.clone()).clock(Clock::Tokio);
     let client = builder.options(LockOptions::new().wait(Duration::from_secs(1))).build().unwrap();
     assert_eq!(told_apart(&client, "12").await, "done: 12");
     assert_eq!(told_apart(&client, "x").await, "the work failed: invalid digit found in string");

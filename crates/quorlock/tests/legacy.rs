@@ -212,7 +212,7 @@ async fn the_recipe_is_for_one_server_and_its_timeout_has_the_bounds_of_a_ttl() 
     let Some(nodes) = start(2, ServerOptions::default()) else { return };
     let second = Duration::from_secs(1);
     let two = client(&nodes);
-    let memory = unguarded().custom_nodes([MemoryNode::new("a")]).build().unwrap();
+    let memory = unguarded().memory_nodes([MemoryNode::new("a")]).build().unwrap();
     for client in [two, memory] {
         let refused = TimestampLock::new(&client, KEY, second).unwrap_err();
         assert_eq!(refused, TimestampError::NotOneServer);

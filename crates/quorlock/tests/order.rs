@@ -2,48 +2,28 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quorlock::node::{
-    Answer, Answers, Batch, BoxFuture, Failure, FailureKind, MemoryNode, Node, PushSink,
-};
+use quorlock::node::{Failure, FailureKind, MemoryNode};
 use quorlock::{Client, Clock, Delay, LockOptions, Retry};
+use quorlock_core::Answer;
 
 /// A node that executes every command, but whose answers to the first batch are lost.
-#[derive(Debug)]
-struct LosesFirstAnswers {
-    node: MemoryNode,
-    lost: Arc<AtomicBool>,
-}
-
-impl Node for LosesFirstAnswers {
-    fn name(&self) -> &str {
-        self.node.name()
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        let loses = !self.lost.swap(true, Ordering::Relaxed);
-        let answers = self.node.execute(batch);
-        Box::pin(async move {
-            let answers = answers.await;
-            if !loses {
-                return answers;
+fn loses_first_answers() -> MemoryNode {
+    let (node, has_lost) = (MemoryNode::new("a"), AtomicBool::new(false));
+    node.intercept(move |_, answers| {
+        let loses = !has_lost.swap(true, Ordering::Relaxed);
+        async move {
+            let mut answers = answers.await;
+            if loses {
+                assert_eq!(answers, [Answer::Granted, Answer::Granted], "both calls in one batch");
+                answers.fill(Answer::Failed(Failure::new(FailureKind::Unreachable)));
             }
-            assert_eq!(
-                answers.answers,
-                [Answer::Granted, Answer::Granted],
-                "both calls in one batch"
-            );
-            let lost = Answer::Failed(Failure::new(FailureKind::Unreachable));
-            vec![lost; answers.answers.len()].into()
-        })
-    }
-
-    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        self.node.background(push_sink)
-    }
+            answers
+        }
+    });
+    node
 }
 
 /// The calls `last` and `retried` make their attempts in one batch, and both attempts fail. `last` has no attempt left,
@@ -54,9 +34,9 @@ impl Node for LosesFirstAnswers {
 /// `retried` before that release, and the key of the first attempt made the node refuse the second attempt.
 #[tokio::test(start_paused = true)]
 async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
-    let node = MemoryNode::new("a");
-    let loses = LosesFirstAnswers { node: node.clone(), lost: Arc::default() };
-    let client = Client::builder().custom_nodes([loses]).clock(Clock::Tokio).build().unwrap();
+    let node = loses_first_answers();
+    let builder = Client::builder().memory_nodes([node.clone()]);
+    let client = builder.clock(Clock::Tokio).build().unwrap();
     let at_once = Delay::Between { min: Duration::ZERO, max: Duration::from_nanos(1) };
     let twice = Retry { delay: at_once, attempts_max: Some(2) };
     // All three calls start in one poll of this task, in this order.

@@ -5,8 +5,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, Node};
+use quorlock::node::MemoryNode;
 use quorlock::{AcquireError, Client, Clock, Delay, LockOptions, NodeOutcome, Outcome, Retry};
+use quorlock_core::Command;
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
@@ -55,44 +56,37 @@ fn the_presets_have_the_numbers_of_their_libraries() {
     }
 }
 
-/// A node that records when attempts arrive.
-#[derive(Clone, Debug)]
-struct Recorder {
-    node: MemoryNode,
-    attempts: Arc<Mutex<Vec<Instant>>>,
-}
-
-impl Node for Recorder {
-    fn name(&self) -> &str {
-        self.node.name()
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        let attempts = batch.commands().iter().filter(|it| matches!(it, Command::Acquire { .. }));
-        self.attempts.lock().unwrap().extend(attempts.map(|_| Instant::now()));
-        self.node.execute(batch)
-    }
-}
-
-fn world() -> ([Recorder; 3], Client) {
+fn world() -> ([MemoryNode; 3], Client) {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let nodes = nodes.map(|node| Recorder { node, attempts: Arc::default() });
-    let client = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio).build().unwrap();
+    let client = Client::builder().memory_nodes(nodes.clone()).clock(Clock::Tokio).build().unwrap();
     (nodes, client)
+}
+
+/// Records when attempts arrive at the node.
+fn record_attempts(node: &MemoryNode) -> Arc<Mutex<Vec<Instant>>> {
+    let recorded = Arc::<Mutex<Vec<Instant>>>::default();
+    let record = recorded.clone();
+    node.intercept(move |commands, answers| {
+        let attempts = commands.iter().filter(|it| matches!(it, Command::Acquire { .. }));
+        record.lock().unwrap().extend(attempts.map(|_| Instant::now()));
+        answers
+    });
+    recorded
 }
 
 /// Tries for a minute to acquire a lock that another library holds. Returns the delays between the attempts as a node
 /// sees them.
 async fn delays(options: LockOptions) -> Vec<Duration> {
     let (nodes, client) = world();
-    for Recorder { node, .. } in &nodes {
+    let attempts = record_attempts(&nodes[0]);
+    for node in &nodes {
         node.insert("orders", "another library's", Some(120_000 * MS));
     }
     if let Ok(ended) = timeout(60_000 * MS, client.acquire("orders").options(options)).await {
         let error = ended.unwrap_err();
         assert!(error.is_contended(), "{error}");
     }
-    let attempts = nodes[0].attempts.lock().unwrap();
+    let attempts = attempts.lock().unwrap();
     attempts.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
@@ -143,7 +137,7 @@ async fn a_lock_is_valid_as_long_as_in_each_library_and_is_not_extended() {
             "{options:?}: {remaining:?}"
         );
         sleep(ttl + TICK).await;
-        assert!(!guard.is_valid() && nodes.iter().all(|it| !it.node.contains("orders")));
+        assert!(!guard.is_valid() && nodes.iter().all(|node| !node.contains("orders")));
         assert_eq!(
             guard.release().await.outcome,
             Outcome::Expired,
@@ -160,7 +154,7 @@ async fn a_lock_is_valid_as_long_as_in_each_library_and_is_not_extended() {
 async fn redsync_waits_for_a_silent_node_for_a_twentieth_of_the_expiry_and_names_the_taken_nodes() {
     let (nodes, client) = world();
     let once = LockOptions::redsync().wait(Duration::ZERO);
-    for Recorder { node, .. } in &nodes[1..] {
+    for node in &nodes[1..] {
         node.insert("orders", "another library's", Some(TTL));
     }
     let error = client.acquire("orders").options(once.clone()).await.unwrap_err();
@@ -169,7 +163,7 @@ async fn redsync_waits_for_a_silent_node_for_a_twentieth_of_the_expiry_and_names
     assert!(error.is_contended());
     assert_eq!(taken, ["b", "c"], "redsync: ErrTaken with the nodes 1 and 2");
 
-    nodes.iter().for_each(|it| it.node.freeze());
+    nodes.iter().for_each(MemoryNode::freeze);
     let started = Instant::now();
     let error = client.acquire("stock").options(once).await.unwrap_err();
     let elapsed = started.elapsed();
@@ -184,7 +178,7 @@ async fn the_caller_chooses_the_value() {
     for options in [LockOptions::redsync(), LockOptions::stack_exchange()] {
         let taken = client.take("orders", "worker-7", TTL).options(options).await.unwrap();
         sleep(MS).await;
-        let has_value = |it: &Recorder| it.node.value_of("orders").as_deref() == Some(b"worker-7");
+        let has_value = |it: &MemoryNode| it.value_of("orders").as_deref() == Some(b"worker-7");
         assert!(nodes.iter().all(has_value));
         assert!(taken.release().await.is_released());
     }

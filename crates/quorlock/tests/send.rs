@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use quorlock::node::{MemoryNode, NodeConfig, NodeConfigError, NodeState, RedisNode, Tls};
+use quorlock::node::{MemoryNode, NodeConfig, NodeConfigError, NodeState, Tls};
 use quorlock::{
     Acquire, AcquireError, Acquiring, BuildError, Client, ClientBuilder, ExtendError, FencedGuard,
     Guard, HoldError, Holder, Inspection, InvalidRequest, LockOptions, NodeAnswer, Released,
@@ -39,7 +39,6 @@ fn types_cross_threads() {
     is_shared::<Holder>();
     is_shared::<NodeAnswer>();
     is_shared::<MemoryNode>();
-    is_shared::<RedisNode>();
     is_shared::<NodeConfig>();
     is_shared::<NodeState>();
     is_shared::<Tls>();
@@ -80,7 +79,7 @@ fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_can_borrow_and_own_inside_a_spawned_task() {
-    let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build().unwrap();
+    let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build().unwrap();
     let text = String::from("owned");
     let task = tokio::spawn(async move {
         let mut lengths = Vec::new();

@@ -4,16 +4,14 @@
 
 mod common;
 
-use std::path::Path;
 use std::time::Duration;
 
 use common::replication::master_and;
 use common::{ONCE, PATIENCE, all_servers, eventually, get, run};
 use quorlock::node::{NodeConfig, Tls};
 use quorlock::{AcquireError, Client, ClientBuilder, LockOptions, NodeTrustState};
-use quorlock_servers::{
-    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, TlsFiles,
-};
+use quorlock_servers::certificates::Authority;
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError};
 use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_millis(800);
@@ -169,13 +167,10 @@ async fn a_sentinel_url_needs_the_number_of_replicas() {
 
 #[tokio::test]
 async fn with_tls_the_certificates_of_sentinel_and_master_are_checked() {
-    let file =
-        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls").join(name);
-    let [cert, key, ca] = ["node.pem", "node.key", "ca.pem"].map(file);
-    let tls = Tls::new().ca_pem(std::fs::read(&ca).unwrap());
-    let files = Some(TlsFiles { cert, key, ca, client_auth: false });
+    let authority = Authority::new();
+    let (tls, files) = (Tls::new().ca_file(authority.file("ca.pem")), authority.server(false));
     for binary in all_servers() {
-        let options = ServerOptions { tls: files.clone(), ..ServerOptions::default() };
+        let options = ServerOptions { tls: Some(files.clone()), ..ServerOptions::default() };
         let sentinel = ServerOptions { args: vec!["--sentinel".to_owned()], ..options.clone() };
         let server = match Server::start(&binary, options) {
             Err(StartError::NoTls { .. }) => continue,

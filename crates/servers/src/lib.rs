@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod find;
 mod nodes;
 mod options;

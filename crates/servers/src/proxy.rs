@@ -4,18 +4,21 @@
 //! The proxy behaves like a TCP network: the bytes of a connection arrive in order and without gaps. A direction of a
 //! connection that has lost data delivers nothing more.
 
+mod distance;
+mod door;
+
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+pub use self::distance::Distance;
+pub use self::door::{Door, ServerStream};
 use crate::Server;
 
 /// A direction of a connection.
@@ -87,10 +90,13 @@ pub enum Effect {
     Closed,
     /// A connection was reset.
     Reset,
+    /// Data came from a client after data from the server, or as the first of its connection: the client begins another
+    /// round trip. The round trip of the TCP connection itself is [`Accepted`](Self::Accepted).
+    RoundTrip,
 }
 
 /// The number of variants of [`Effect`].
-const EFFECTS: usize = Effect::Reset as usize + 1;
+const EFFECTS: usize = Effect::RoundTrip as usize + 1;
 
 /// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
@@ -110,6 +116,7 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
+    distance: Distance,
     /// Number of faults that were injected so far. `blow` is the latest fault.
     blows: u64,
     blow: Option<Blow>,
@@ -127,7 +134,8 @@ impl Counts {
 
 impl Proxy {
     /// Opens a port of 127.0.0.1 in front of the server. The proxy connects to the server's Unix socket, whose path
-    /// survives restarts. The proxy runs until it is dropped or the current tokio runtime ends.
+    /// survives restarts, or to the port of a server with TLS. The proxy runs until it is dropped or the current tokio
+    /// runtime ends.
     ///
     /// # Errors
     /// If no port is available.
@@ -140,7 +148,11 @@ impl Proxy {
             async move {
                 match server {
                     Some(server) => carry(client, server, &seen, &counts).await,
-                    None => counts.add(Effect::NoServer),
+                    None => {
+                        counts.add(Effect::NoServer);
+                        let distance = seen.borrow().distance;
+                        sleep(distance.round_trip()).await;
+                    }
                 }
             }
         });
@@ -160,6 +172,15 @@ impl Proxy {
     /// Sets the treatment of data in a direction.
     pub fn set(&self, direction: Direction, traffic: Traffic) {
         self.orders.send_modify(|orders| orders.ways[direction as usize] = traffic);
+    }
+
+    /// Puts the server at a distance from clients. Existing connections keep the earlier distance. Data is delayed before
+    /// the treatment of its direction and the faults apply to it.
+    ///
+    /// A TCP connection to the proxy is there at once. To a distant server it takes a round trip, so the proxy treats the
+    /// data that clients send in the first round trip as sent at its end.
+    pub fn set_distance(&self, distance: Distance) {
+        self.orders.send_modify(|orders| orders.distance = distance);
     }
 
     /// Injects a fault into the existing connections.
@@ -189,59 +210,6 @@ impl Proxy {
     }
 }
 
-/// A port of 127.0.0.1 that forwards connections to a server. Dropping it closes the port, but not its connections.
-#[derive(Debug)]
-pub struct Door {
-    port: u16,
-    target: watch::Sender<PathBuf>,
-    accepting: AbortHandle,
-}
-
-impl Door {
-    /// Opens a port. When a client connects, calls `carry` with the client's connection, and with a connection to the
-    /// server or, if the server refuses it, `None`.
-    ///
-    /// # Errors
-    /// If no port is available.
-    pub async fn open<F>(
-        server: &Server,
-        carry: impl Fn(TcpStream, Option<UnixStream>) -> F + Send + 'static,
-    ) -> io::Result<Self>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let port = listener.local_addr()?.port();
-        let (target, path) = watch::channel(server.socket());
-        let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                // Without TCP_NODELAY, small replies would wait for acknowledgements. If it fails, the proxy is slower.
-                let _ = client.set_nodelay(true);
-                let path = path.borrow().clone();
-                let server = UnixStream::connect(&path).await.ok();
-                tokio::spawn(carry(client, server));
-            }
-        });
-        Ok(Self { port, target, accepting: accepting.abort_handle() })
-    }
-
-    /// Redirects new connections to this server.
-    pub fn lead_to(&self, server: &Server) {
-        self.target.send_replace(server.socket());
-    }
-
-    /// The URL for clients.
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
 /// The reason why both directions of a connection end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -254,21 +222,45 @@ enum End {
 
 async fn carry(
     mut client: TcpStream,
-    mut server: UnixStream,
+    server: Box<dyn ServerStream>,
     orders: &watch::Receiver<Orders>,
     counts: &Counts,
 ) {
     counts.add(Effect::Accepted);
     let end = {
         let (from_client, to_client) = client.split();
-        let (from_server, to_server) = server.split();
-        let there = Lane::new(Direction::ToServer, orders, counts);
-        let back = Lane::new(Direction::ToClient, orders, counts);
+        let (from_server, to_server) = tokio::io::split(server);
+        let replied = AtomicBool::new(true);
+        let there = Lane::new(Direction::ToServer, orders, counts, &replied);
+        let back = Lane::new(Direction::ToClient, orders, counts, &replied);
+        let distance = orders.borrow().distance;
         // If one direction ends, the other stays open, because more data may arrive in the other direction.
-        tokio::try_join!(there.pass(from_client, to_server), back.pass(from_server, to_client))
+        if distance.is_near() {
+            tokio::try_join!(there.pass(from_client, to_server), back.pass(from_server, to_client))
+                .map(drop)
+        } else {
+            let opened = Instant::now() + distance.round_trip();
+            let (sent, arriving) = duplex(BUFFER);
+            let (replied, returning) = duplex(BUFFER);
+            let sending = distance.carry(Direction::ToServer, opened, from_client, sent);
+            let replying = distance.carry(Direction::ToClient, opened, from_server, replied);
+            tokio::try_join!(
+                async {
+                    sending.await;
+                    Ok(())
+                },
+                async {
+                    replying.await;
+                    Ok(())
+                },
+                there.pass(arriving, to_server),
+                back.pass(returning, to_client),
+            )
+            .map(drop)
+        }
     };
     match end {
-        Ok(_) | Err(End::Gone) => {}
+        Ok(()) | Err(End::Gone) => {}
         Err(End::Closed) => counts.add(Effect::Closed),
         Err(End::Truncated) => counts.add(Effect::Truncated),
         Err(End::Reset) => {
@@ -284,6 +276,8 @@ struct Lane<'a> {
     direction: Direction,
     orders: watch::Receiver<Orders>,
     counts: &'a Counts,
+    /// Whether the latest data of the connection came from the server. True before any data.
+    replied: &'a AtomicBool,
     /// The proxy's number of faults when this direction last compared it. If it has grown since, there is a new fault.
     blows: u64,
     /// `Some` while a fault buffers data: the number of releases when the fault began. The next release ends the fault.
@@ -295,11 +289,16 @@ struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(direction: Direction, orders: &watch::Receiver<Orders>, counts: &'a Counts) -> Self {
+    fn new(
+        direction: Direction,
+        orders: &watch::Receiver<Orders>,
+        counts: &'a Counts,
+        replied: &'a AtomicBool,
+    ) -> Self {
         let orders = orders.clone();
         let blows = orders.borrow().blows;
         let (holds, truncates) = (None, None);
-        Self { direction, orders, counts, blows, holds, truncates, swallows: false }
+        Self { direction, orders, counts, replied, blows, holds, truncates, swallows: false }
     }
 
     /// Forwards data until the sender closes the connection.
@@ -338,6 +337,10 @@ impl<'a> Lane<'a> {
                 let _ = to.shutdown().await;
                 return Ok(());
             };
+            let is_reply = self.direction == Direction::ToClient;
+            if self.replied.swap(is_reply, Ordering::Relaxed) && !is_reply {
+                self.counts.add(Effect::RoundTrip);
+            }
             was_held |= self.wait(&mut to).await?;
             self.deliver(&buffer[..count], &mut to).await?;
         }

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use quorlock_servers::proxy::Direction::{ToClient, ToServer};
-use quorlock_servers::proxy::{Blow, Effect, Proxy, Traffic};
+use quorlock_servers::proxy::{Blow, Distance, Effect, Proxy, Traffic};
 use quorlock_servers::{Reply, Server, ServerOptions, find_or_skip};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -230,4 +230,27 @@ async fn new_connections_lead_elsewhere_and_old_ones_stay() {
     assert_eq!(ask(&mut testbed.connect().await, "SET new 1", 5).await, "+OK\r\n");
     assert_eq!(ask(&mut old, "SET old 1", 5).await, "+OK\r\n");
     assert!(other.has("new") && !other.has("old") && testbed.has("old") && !testbed.has("new"));
+}
+
+#[tokio::test]
+async fn a_distant_server_takes_round_trips_to_connect_and_to_answer() {
+    let Some(testbed) = Testbed::start("a_distant_server_takes_round_trips").await else { return };
+    let (to_server, to_client) = (A_WHILE, A_WHILE * 2);
+    testbed.proxy.set_distance(Distance { to_server, to_client, jitter_percent: 20 });
+    let started = Instant::now();
+    let mut far = testbed.connect().await;
+    assert!(started.elapsed() >= (to_server + to_client) * 2, "one round trip to connect");
+    let sent = Instant::now();
+    assert_eq!(ask(&mut far, "PING", 7).await, "+PONG\r\n");
+    assert!(sent.elapsed() >= to_server + to_client);
+    let round_trips = [Effect::Accepted, Effect::RoundTrip].map(|it| testbed.proxy.count(it));
+    assert_eq!(round_trips, [1, 2]);
+    // Data on its way arrives, also from a sender that has closed the connection meanwhile.
+    send(&mut far, "SET far 1").await;
+    drop(far);
+    testbed.until("it arrives", |testbed| testbed.has("far")).await;
+    testbed.server.kill().unwrap();
+    let started = Instant::now();
+    assert_eq!(read_to_end(&mut testbed.bare().await).await, "");
+    assert!(started.elapsed() >= to_server + to_client, "a refusal takes a round trip");
 }

@@ -13,9 +13,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use quorlock_servers::certificates::Authority;
 use quorlock_servers::{
-    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, TlsFiles, find_or_skip,
-    skip, without_tls,
+    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, find_or_skip, skip,
+    without_tls,
 };
 
 fn ok() -> Reply {
@@ -248,14 +249,9 @@ fn five_nodes_are_five_servers() {
 #[test]
 fn serves_tls_and_nothing_but_tls() {
     let Some(binary) = server_binary() else { return };
-    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let authority = Authority::new();
     for client_auth in [false, true] {
-        let tls = TlsFiles {
-            cert: files.join("node.pem"),
-            key: files.join("node.key"),
-            ca: files.join("ca.pem"),
-            client_auth,
-        };
+        let tls = authority.server(client_auth);
         let options = ServerOptions { tls: Some(tls), ..Default::default() };
         let server = match Server::start(&binary, options) {
             Err(StartError::NoTls { .. }) => return without_tls(&binary, &test_name()),

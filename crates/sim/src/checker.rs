@@ -5,10 +5,9 @@ use quorlock_core::Reading;
 use crate::count::Counts;
 use crate::fact::{ClientId, Fact};
 use crate::guard::Guards;
-use crate::invariants::{Invariants, Violation};
+use crate::invariants::{Invariants, Surroundings, Terms, View, Violation};
 use crate::ledger::Ledger;
 use crate::time::Time;
-use crate::view::{Surroundings, Terms, View};
 
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct Checker {

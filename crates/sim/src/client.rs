@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quorlock_core::supervisor::Activity;
 use quorlock_core::{
-    Arrivals, BatchId, Engine, Exchange, LockId, NodeId, NodePipeline, Reading, Session,
-    Supervisor, Tick, Ticket, TicketedCommand,
+    Arrivals, BatchId, Engine, Exchange, LockId, NodeId, NodePipeline, ROUND_TRIPS_AWAITED,
+    Reading, Session, Supervisor, Tick, Ticket, TicketedCommand,
 };
 
 use crate::network::WireId;
@@ -88,10 +88,14 @@ pub(crate) struct Transport {
     /// Batches without replies: in flight, or waiting for a connection.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
     pub(crate) session: Session,
+    /// Whether the engine trusts the node on the present connection. `None` until the engine has decided, and batches
+    /// wait for that.
+    pub(crate) identified: Option<bool>,
     /// Batches whose connections failed: sending time and tickets. Only the mutant `VoteFromOldEpoch` keeps them.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) signs: Signs,
     pub(crate) next_look: NextLook,
+    /// Number of the present connection: the number of its dial.
     pub(crate) epoch: u64,
     pub(crate) dials: Dials,
 }
@@ -115,6 +119,18 @@ pub(crate) struct NextLook {
 pub(crate) struct Dials {
     pub(crate) present: Option<u64>,
     pub(crate) count: u64,
+    /// The time until which the present dial must have succeeded.
+    pub(crate) latest: Time,
+    /// The greeting of the present dial, once the node has accepted the connection.
+    pub(crate) greeting: Option<Greeting>,
+}
+
+/// A greeting without a reply. The reply identifies the node, so no batch is sent before it.
+#[derive(Clone, Copy)]
+pub(crate) struct Greeting {
+    pub(crate) wire: WireId,
+    pub(crate) sent: Reading,
+    pub(crate) sent_at: Time,
 }
 
 #[derive(Debug)]
@@ -165,6 +181,7 @@ impl Transport {
             outbox: Vec::new(),
             unanswered: BTreeMap::new(),
             session: Session::default(),
+            identified: None,
             given_up: BTreeMap::new(),
             signs: Signs::default(),
             next_look: NextLook { number: 0, at: Time::MAX },
@@ -175,6 +192,18 @@ impl Transport {
 
     pub(crate) fn activity(&self) -> Activity {
         Activity { is_awaited: self.awaits(), heard_at: duration(self.signs.heard_at) }
+    }
+
+    /// The connections of this transport: the present one, and the one that is being made.
+    pub(crate) fn wires(&self) -> impl Iterator<Item = WireId> + use<> {
+        self.wire.into_iter().chain(self.dials.greeting.map(|greeting| greeting.wire))
+    }
+
+    /// Adapts the silence that suspends the node to its distance, as the library does: a timely answer ends no
+    /// suspension.
+    pub(crate) fn note_round_trip(&mut self, round_trip: Duration, silence: Time) {
+        let awaited = round_trip.saturating_mul(ROUND_TRIPS_AWAITED);
+        self.supervisor.set_silence(duration(silence).max(awaited));
     }
 
     pub(crate) fn awaits(&self) -> bool {

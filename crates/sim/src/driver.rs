@@ -51,6 +51,13 @@ pub(crate) trait Driver {
                     self.note(&Fact::Answered { client, node, sent, ticket, answer });
                 }
             }
+            Event::Greeted { node, sent, evidence, .. } => {
+                let (node, sent) = (node.index(), *sent);
+                if *evidence != Evidence::NotRequired {
+                    self.note(&Fact::Evidence { client, node, sent, evidence });
+                }
+                self.note(&Fact::Pushed { client, node, key: None });
+            }
             Event::Pushed { node, keys } => {
                 let key = keys.as_ref().and_then(|keys| keys.first());
                 self.note(&Fact::Pushed { client, node: node.index(), key });
@@ -137,8 +144,8 @@ pub(crate) trait Driver {
             }
             Effect::EntryExtended { lock, validity, .. } => {
                 if let Some(entry) = self.entry_of(client, *lock) {
-                    let (entry, validity) = (&entry, validity.as_ref());
-                    self.note(&Fact::EntryExtended { client, entry, validity });
+                    let (lock, entry, validity) = (*lock, &entry, validity.as_ref());
+                    self.note(&Fact::EntryExtended { client, lock, entry, validity });
                 }
             }
             Effect::Released { lock, report } => {
@@ -146,7 +153,7 @@ pub(crate) trait Driver {
                 self.forget(of(lock));
             }
             Effect::Waiting { lock, .. } => self.note(&Fact::Waiting { client, lock: *lock }),
-            Effect::Woken { lock } => self.note(&Fact::Woken { client, lock: *lock }),
+            Effect::WaitEnded { lock } => self.note(&Fact::WaitEnded { client, lock: *lock }),
             Effect::TimedOut { node } => self.note(&Fact::TimedOut { client, node: node.index() }),
             Effect::Drained => self.note(&Fact::Drained { client }),
             Effect::Superseded { lock, fence } => {
@@ -158,7 +165,7 @@ pub(crate) trait Driver {
             Effect::FloorOfFew { node, .. } => {
                 self.note(&Fact::FloorOfFew { client, node: node.index() });
             }
-            Effect::Inspected { .. } => {}
+            Effect::Identified { .. } | Effect::Inspected { .. } => {}
         }
     }
 
@@ -185,16 +192,16 @@ pub(crate) trait Driver {
     /// Detaches a lock. The guard becomes invalid before the engine learns of it.
     fn detach(&mut self, guard: GuardId) {
         let Some(held) = self.guards().of_mut(guard) else { return };
-        held.given_back = true;
+        held.is_released = true;
         held.hold.release();
         self.note(&Fact::DetachAsked { guard });
         self.ask(guard.client, Event::Detach { lock: guard.lock });
     }
 
-    /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (protocol, S14).
-    fn give_back(&mut self, guard: GuardId, report: bool) {
+    /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (S14).
+    fn release_guard(&mut self, guard: GuardId, report: bool) {
         let Some(held) = self.guards().of_mut(guard) else { return };
-        held.given_back = true;
+        held.is_released = true;
         held.hold.release();
         // Only a mutant leaves the guard valid here. Such a guard stays in the records until the nodes have answered
         // the release, so that invariants find it.

@@ -13,7 +13,7 @@ use crate::plan::Modes;
 pub(crate) enum Void {
     /// No marker (the key that shows that no data was lost) followed the batch, or the connection was unverified (S9).
     Unverified,
-    /// The node lost its data so recently that votes from before the loss may still count (protocol, S10).
+    /// The node lost its data so recently that votes from before the loss may still count (S10).
     Quarantined,
 }
 
@@ -57,6 +57,11 @@ impl EvidenceLog {
     pub(crate) fn are_needed(&self, client: ClientId) -> bool {
         let is_strict = |mode| mode == RestartGuard::Strict;
         self.cluster.is_some() && self.modes.of(client).is_none_or(is_strict)
+    }
+
+    /// Whether this marker or adoption is of the clients' configuration.
+    pub(crate) fn is_of_cluster(&self, text: &str) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| text.starts_with(cluster))
     }
 
     pub(crate) fn note(&mut self, client: ClientId, node: NodeIndex, evidence: &Evidence) {

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Detached, Entry, Evidence, Extended, Holding, Key, LockId, LossCause, Mode,
-    NodeOutcome, NodeResult, Reading, Refusal, ReleaseReport, Request, Ticket, Token, TrustState,
-    Validity, Value,
+    AcquireForm, Answer, Command, Detached, Entry, Evidence, ExtendForm, Extended, HealForm,
+    Holding, Key, LockId, LossCause, Mode, NodeOutcome, NodeResult, Reading, Refusal, ReleaseForm,
+    ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
 };
 
 use crate::guard::GuardId;
@@ -33,7 +33,12 @@ pub(crate) enum Fact<'a> {
     /// The engine reports the detached lock, or (`None`) that the lock is lost.
     Detached { guard: GuardId, detached: Option<&'a Detached> },
     /// The engine reports that it has extended a lock for a caller without a guard, or (`None`) that this failed.
-    EntryExtended { client: ClientId, entry: &'a Entry, validity: Option<&'a Validity> },
+    EntryExtended {
+        client: ClientId,
+        lock: LockId,
+        entry: &'a Entry,
+        validity: Option<&'a Validity>,
+    },
     /// A holder notices the end of its lock.
     EndSeen { guard: GuardId },
     /// A holder releases or drops its guard.
@@ -101,7 +106,7 @@ pub(crate) enum Fact<'a> {
     /// The engine reports that an attempt failed and that the call retries.
     Waiting { client: ClientId, lock: LockId },
     /// A push ends the wait of a call before its next attempt.
-    Woken { client: ClientId, lock: LockId },
+    WaitEnded { client: ClientId, lock: LockId },
     /// The answers of a node did not arrive within the node timeout.
     TimedOut { client: ClientId, node: NodeIndex },
     /// The client owes no release any more: no release that failed is waiting to be sent again.
@@ -165,6 +170,10 @@ pub(crate) enum FaultEvent {
     Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
     /// A connection breaks.
     Reset { client: ClientId, node: NodeIndex },
+    /// A client of another configuration begins to adopt a node.
+    NodeAdoptedByOthers { node: NodeIndex },
+    /// A client of another configuration marks a node.
+    NodeMarkedByOthers { node: NodeIndex },
     /// All faults end, and the healing phase begins.
     Healing,
 }
@@ -192,13 +201,13 @@ impl fmt::Display for Fact<'_> {
                 Some(it) => write!(f, "{guard}: DETACHED, without answers of {:?}", it.unanswered),
                 None => write!(f, "{guard}: not detached, because it is lost"),
             },
-            Self::EntryExtended { client, entry, validity } => {
+            Self::EntryExtended { client, entry, validity, .. } => {
                 let how = if validity.is_some() { "extended" } else { "not extended" };
                 write!(f, "client {client}: the lock of {} is {how}", names(&entry.keys))
             }
             Self::EndSeen { guard } => write!(f, "{guard}: its holder sees the end"),
             Self::ReleaseAsked { guard, report } => {
-                write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })
+                write!(f, "{guard}: {}", if *report { "released" } else { "dropped" })
             }
             Self::Tick { client } => write!(f, "client {client}: turn"),
             Self::TickOver { client } => write!(f, "client {client}: turn over"),
@@ -281,7 +290,7 @@ impl fmt::Display for Fact<'_> {
             Self::Waiting { client, lock } => {
                 write!(f, "client {client}: {} has to wait", Id(lock))
             }
-            Self::Woken { client, lock } => {
+            Self::WaitEnded { client, lock } => {
                 write!(f, "client {client}: {} is woken by a push", Id(lock))
             }
             Self::TimedOut { client, node } => {
@@ -337,6 +346,8 @@ impl fmt::Display for FaultEvent {
             Self::NodeFrozen { node } => write!(f, "node {node} stands still"),
             Self::NodeThawed { node } => write!(f, "node {node} goes on"),
             Self::NodeHealth { node, health } => write!(f, "node {node}: {health:?}"),
+            Self::NodeAdoptedByOthers { node } => write!(f, "node {node} is adopted by others"),
+            Self::NodeMarkedByOthers { node } => write!(f, "node {node} is marked by others"),
             Self::NodeOverwritten { node } => write!(f, "node {node} has other data"),
             Self::NodePromoted { node } => write!(f, "node {node} is a master again"),
             Self::NodeEvicts { node, evicts } => {
@@ -399,30 +410,40 @@ impl fmt::Display for CommandText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |value: &Value| String::from_utf8_lossy(&value.as_bytes()[..6]).into_owned();
         match self.0 {
-            Command::Acquire { keys, value, ttl_ms } => {
-                write!(f, "SET {} {} NX PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::Heal { keys, value, ttl_ms } => {
-                write!(f, "heal {} {} PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::Extend { keys, value, ttl_ms } => {
-                write!(f, "extend {} {} PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::Release { keys, value, .. } => {
-                write!(f, "release {} {}", names(keys), short(value))
-            }
-            Command::AcquireShared { keys, value, ttl_ms, .. } => {
-                write!(f, "add reader {} {} PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::HealShared { keys, value, ttl_ms } => {
-                write!(f, "heal reader {} {} PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::ExtendShared { keys, value, ttl_ms } => {
-                write!(f, "extend reader {} {} PX {ttl_ms}", names(keys), short(value))
-            }
-            Command::ReleaseShared { keys, value } => {
-                write!(f, "release reader {} {}", names(keys), short(value))
-            }
+            Command::Acquire { keys, value, ttl_ms, form } => match form {
+                AcquireForm::Plain => {
+                    write!(f, "SET {} {} NX PX {ttl_ms}", names(keys), short(value))
+                }
+                AcquireForm::Shared { .. } => {
+                    write!(f, "add reader {} {} PX {ttl_ms}", names(keys), short(value))
+                }
+                AcquireForm::Fenced { .. } | AcquireForm::Taken(_) => write!(f, "{:?}", self.0),
+            },
+            Command::Heal { keys, value, ttl_ms, form } => match form {
+                HealForm::Plain => {
+                    write!(f, "heal {} {} PX {ttl_ms}", names(keys), short(value))
+                }
+                HealForm::Shared => {
+                    write!(f, "heal reader {} {} PX {ttl_ms}", names(keys), short(value))
+                }
+                HealForm::Fenced { .. } => write!(f, "{:?}", self.0),
+            },
+            Command::Extend { keys, value, ttl_ms, form } => match form {
+                ExtendForm::Plain => {
+                    write!(f, "extend {} {} PX {ttl_ms}", names(keys), short(value))
+                }
+                ExtendForm::Shared => {
+                    write!(f, "extend reader {} {} PX {ttl_ms}", names(keys), short(value))
+                }
+                ExtendForm::Fenced { .. } | ExtendForm::Taken(_) => write!(f, "{:?}", self.0),
+            },
+            Command::Release { keys, value, form } => match form {
+                ReleaseForm::Plain { .. } => {
+                    write!(f, "release {} {}", names(keys), short(value))
+                }
+                ReleaseForm::Shared => write!(f, "release reader {} {}", names(keys), short(value)),
+                ReleaseForm::Taken(_) => write!(f, "{:?}", self.0),
+            },
             Command::Downgrade { keys, value } => {
                 write!(f, "downgrade {} {}", names(keys), short(value))
             }
@@ -441,7 +462,10 @@ impl fmt::Display for CommandText<'_> {
             }
             Command::Inspect { keys, .. } => write!(f, "look at {}", names(keys)),
             Command::Watch { keys, .. } => write!(f, "watch {}", names(keys)),
-            other => write!(f, "{other:?}"),
+            Command::Raise { .. }
+            | Command::Identify
+            | Command::Adopt { .. }
+            | Command::Mark { .. } => write!(f, "{:?}", self.0),
         }
     }
 }

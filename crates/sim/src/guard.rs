@@ -39,7 +39,7 @@ pub struct Guard {
     /// The holder has reported to the engine that the lock ran out.
     pub run_out: bool,
     /// The guard was released or dropped.
-    pub given_back: bool,
+    pub is_released: bool,
 }
 
 impl Guard {
@@ -49,8 +49,8 @@ impl Guard {
         (token, handover_count, fence): (Token, u32, Option<u64>),
         hold: Hold,
     ) -> Self {
-        let (is_lost, run_out, given_back) = (false, false, false);
-        Self { request, token, stored, handover_count, fence, hold, is_lost, run_out, given_back }
+        let (is_lost, run_out, is_released) = (false, false, false);
+        Self { request, token, stored, handover_count, fence, hold, is_lost, run_out, is_released }
     }
 
     /// Returns the value that the nodes store.
@@ -60,7 +60,7 @@ impl Guard {
 
     /// Whether the lock stays on the nodes after a loss, until its holder releases it.
     pub(crate) fn is_kept(&self) -> bool {
-        self.request.keeps_on_loss && !self.given_back
+        self.request.keeps_on_loss && !self.is_released
     }
 
     /// Returns what `Guard::is_valid` of the library would return at this reading.

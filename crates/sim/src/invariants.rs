@@ -2,17 +2,21 @@
 //! past facts. It never asks the engine.
 
 use std::fmt;
+use std::ops::Deref;
 
-use quorlock_core::Reading;
+use quorlock_core::{Quorum, Reading};
 
 use crate::count::Counts;
-use crate::fact::{ClientId, Fact, point};
+use crate::fact::{ClientId, Fact, NodeIndex, point};
 use crate::guard::Guards;
+use crate::ledger::Ledger;
+use crate::node::ModelNode;
+use crate::plan::Outside;
 use crate::time::Time;
-use crate::view::View;
 
 pub(crate) mod announced;
 pub(crate) mod clock_check;
+pub(crate) mod continuity;
 pub(crate) mod deadlock_free;
 pub(crate) mod detached;
 pub(crate) mod extension;
@@ -33,6 +37,7 @@ pub(crate) mod owed;
 pub(crate) mod patience;
 pub(crate) mod quarantine;
 pub(crate) mod released_everywhere;
+pub(crate) mod rivals;
 pub(crate) mod stored;
 pub(crate) mod tally;
 pub(crate) mod token_ownership;
@@ -41,6 +46,55 @@ pub(crate) mod unique_guards;
 pub(crate) mod validity;
 pub(crate) mod votes;
 pub(crate) mod waits;
+
+/// The state that an invariant can use besides the fact that it checks. Both the simulator and the models provide it.
+pub(crate) struct View<'a> {
+    pub(crate) now: Time,
+    pub(crate) terms: Terms<'a>,
+    pub(crate) guards: &'a Guards,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) around: &'a dyn Surroundings,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    pub(crate) quorum: Quorum,
+    /// The assumption of mutual exclusion that the run violates, if any.
+    pub(crate) outside: Option<Outside>,
+    /// The number of nodes that may lose their counters without breaking the order of fencing tokens.
+    pub(crate) spare_counters: usize,
+    /// The time for which a restarted node does not vote if its clients have the restart guard.
+    pub(crate) quarantine: Time,
+    /// The nodes that are declared durable and keep their data.
+    pub(crate) durable: &'a [NodeIndex],
+}
+
+impl Terms<'_> {
+    /// The conditions of runs in which no node loses data, so clients need no quarantine, and no node is durable.
+    pub(crate) const fn sound(quorum: Quorum) -> Self {
+        Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
+    }
+}
+
+pub(crate) trait Surroundings {
+    fn reading(&self, client: ClientId) -> Reading;
+
+    /// The reading that the client's present tick must use: taken after all of its input had arrived.
+    fn tick_reading(&self, client: ClientId) -> Reading;
+
+    /// Whether a process on this client's machine could check a guard now.
+    fn can_check(&self, client: ClientId) -> bool;
+
+    fn node(&self, node: NodeIndex) -> &ModelNode;
+}
+
+impl<'a> Deref for View<'a> {
+    type Target = dyn Surroundings + 'a;
+
+    fn deref(&self) -> &Self::Target {
+        self.around
+    }
+}
 
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +122,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (stored::NAME, stored::SENTENCE),
     (quarantine::NAME, quarantine::SENTENCE),
     (waits::NAME, waits::SENTENCE),
+    (rivals::NAME, rivals::SENTENCE),
     (votes::NAME, votes::SENTENCE),
     (in_order::NAME, in_order::SENTENCE),
     (validity::NAME, validity::SENTENCE),
@@ -84,6 +139,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (fencing::NAME, fencing::SENTENCE),
     (mode_first::NAME, mode_first::SENTENCE),
     (detached::NAME, detached::SENTENCE),
+    (continuity::NAME, continuity::SENTENCE),
     (intents::NAME, intents::SENTENCE),
     (no_starvation::NAME, no_starvation::SENTENCE),
     (outcomes::NAME, outcomes::SENTENCE),
@@ -111,8 +167,10 @@ pub(crate) struct Invariants {
     owed: owed::Owed,
     quarantine: quarantine::Quarantine,
     waits: waits::Waits,
+    rivals: rivals::Rivals,
     mode_first: mode_first::ModeFirst,
     detached: detached::Detached,
+    continuity: continuity::Continuity,
     intents: intents::Intents,
     no_starvation: no_starvation::NoStarvation,
     only: Option<String>,
@@ -137,8 +195,10 @@ impl Invariants {
             owed: owed::Owed::default(),
             quarantine: quarantine::Quarantine::default(),
             waits: waits::Waits::default(),
+            rivals: rivals::Rivals::default(),
             mode_first: mode_first::ModeFirst::default(),
             detached: detached::Detached::default(),
+            continuity: continuity::Continuity::default(),
             intents: intents::Intents::default(),
             no_starvation: no_starvation::NoStarvation::default(),
             only,
@@ -163,39 +223,43 @@ impl Invariants {
         view: &View<'_>,
         counts: &mut Counts,
     ) -> Result<(), Violation> {
-        let verdicts = [
-            (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
-            (token_ownership::NAME, self.token_ownership.check(fact, view)),
-            (quarantine::NAME, self.quarantine.check(fact, view)),
-            (in_order::NAME, self.in_order.check(fact)),
-            (votes::NAME, self.votes.check(fact, view)),
-            (validity::NAME, self.validity.check(fact, view)),
-            (clock_check::NAME, clock_check::check(fact, view)),
-            (nothing_resent::NAME, self.nothing_resent.check(fact)),
-            (extension::NAME, extension::check(fact, view)),
-            (latched::NAME, self.latched.check(fact, view)),
-            (announced::NAME, self.announced.check(fact, view)),
-            (invalid_first::NAME, invalid_first::check(fact, view)),
-            (released_everywhere::NAME, released_everywhere::check(fact, view)),
-            (unique_guards::NAME, self.unique_guards.check(fact, view)),
-            (fencing::NAME, self.fencing.check(fact, view, counts)),
-            (outcomes::NAME, outcomes::check(fact, view)),
-            (patience::NAME, self.patience.check(fact, view)),
-            (hold_limit::NAME, self.hold_limit.check(fact, view)),
-            (owed::NAME, self.owed.check(fact, view)),
-            (waits::NAME, self.waits.check(fact, view)),
-            (mode_first::NAME, self.mode_first.check(fact, view)),
-            (detached::NAME, self.detached.check(fact, view)),
-            (intents::NAME, self.intents.check(fact, view)),
-            (no_starvation::NAME, self.no_starvation.check(fact, view)),
-            (stored::NAME, stored::check(fact, view)),
-        ];
-        for (invariant, verdict) in verdicts {
-            if self.only.as_ref().is_some_and(|only| only != invariant) {
-                continue;
+        let mut violation = None;
+        let mut note = |invariant, verdict: Checked| {
+            if let Err(what) = verdict
+                && violation.is_none()
+                && self.only.as_ref().is_none_or(|only| only == invariant)
+            {
+                violation = Some(Violation { invariant, what, at: view.now });
             }
-            verdict.map_err(|what| Violation { invariant, what, at: view.now })?;
-        }
-        Ok(())
+        };
+        // Every invariant hears every fact, because it records what it needs for later ones.
+        note(mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts));
+        note(token_ownership::NAME, self.token_ownership.check(fact, view));
+        note(quarantine::NAME, self.quarantine.check(fact, view));
+        note(in_order::NAME, self.in_order.check(fact));
+        note(votes::NAME, self.votes.check(fact, view));
+        note(validity::NAME, self.validity.check(fact, view));
+        note(clock_check::NAME, clock_check::check(fact, view));
+        note(nothing_resent::NAME, self.nothing_resent.check(fact));
+        note(extension::NAME, extension::check(fact, view));
+        note(latched::NAME, self.latched.check(fact, view));
+        note(announced::NAME, self.announced.check(fact, view));
+        note(invalid_first::NAME, invalid_first::check(fact, view));
+        note(released_everywhere::NAME, released_everywhere::check(fact, view));
+        note(unique_guards::NAME, self.unique_guards.check(fact, view));
+        note(fencing::NAME, self.fencing.check(fact, view, counts));
+        note(outcomes::NAME, outcomes::check(fact, view));
+        note(patience::NAME, self.patience.check(fact, view));
+        note(hold_limit::NAME, self.hold_limit.check(fact, view));
+        note(owed::NAME, self.owed.check(fact, view));
+        note(waits::NAME, self.waits.check(fact, view));
+        note(rivals::NAME, self.rivals.check(fact, view, counts));
+        note(mode_first::NAME, self.mode_first.check(fact, view));
+        note(detached::NAME, self.detached.check(fact, view));
+        note(continuity::NAME, self.continuity.check(fact, view));
+        note(intents::NAME, self.intents.check(fact, view));
+        note(no_starvation::NAME, self.no_starvation.check(fact, view));
+        note(stored::NAME, stored::check(fact, view));
+        violation.map_or(Ok(()), Err)
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Token, Value, Verb,
+    AcquireForm, Answer, Command, HealForm, Key, LockId, Quorum, Reading, Request, Ticket, Token,
+    Value, Verb,
 };
 
 use crate::evidence_log::{EvidenceLog, Void};
@@ -76,35 +77,6 @@ pub(crate) struct NodeRecord {
     /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,
     pub(crate) recorded: Option<u64>,
-}
-
-/// The keys and the value in a command about a lock. For a lock whose value the caller chose, returns the nonce in
-/// place of the value.
-pub(crate) fn subject(command: &Command) -> Option<(&[Key], &Value)> {
-    match command {
-        Command::Take { taken, .. }
-        | Command::ExtendTaken { taken, .. }
-        | Command::ReleaseTaken { taken, .. } => {
-            Some((std::slice::from_ref(&taken.key), &taken.nonce))
-        }
-        Command::Attach { keys, value, .. }
-        | Command::AttachFenced { keys, value, .. }
-        | Command::GiveBack { keys, value, .. }
-        | Command::Acquire { keys, value, .. }
-        | Command::Heal { keys, value, .. }
-        | Command::AcquireFenced { keys, value, .. }
-        | Command::Raise { keys, value, .. }
-        | Command::HealFenced { keys, value, .. }
-        | Command::Extend { keys, value, .. }
-        | Command::ExtendFenced { keys, value, .. }
-        | Command::Release { keys, value, .. }
-        | Command::AcquireShared { keys, value, .. }
-        | Command::HealShared { keys, value, .. }
-        | Command::ExtendShared { keys, value, .. }
-        | Command::ReleaseShared { keys, value }
-        | Command::Downgrade { keys, value } => Some((keys, value)),
-        _ => None,
-    }
 }
 
 impl Ledger {
@@ -194,6 +166,11 @@ impl Ledger {
         self.evidence_log.are_needed(client)
     }
 
+    /// Whether this marker or adoption is of the clients' configuration.
+    pub(crate) fn is_of_cluster(&self, text: &str) -> bool {
+        self.evidence_log.is_of_cluster(text)
+    }
+
     fn of_quorum(&self, left: impl Iterator<Item = i64>) -> i64 {
         let mut left: Vec<i64> = left.collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
@@ -262,20 +239,23 @@ impl Ledger {
     }
 
     fn ordered(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, command: &Command) {
-        let Some((keys, value)) = subject(command) else { return };
+        let Some((keys, value)) = command.subject() else { return };
         let value = match self.tokens.get_key_value(value.as_bytes()) {
             Some((known, _)) => known.clone(),
             None => self.open(client, ticket.lock, keys, value.as_bytes().into()),
         };
-        if let Command::Take { taken, .. } = command {
-            self.of_callers.insert(taken.value.as_bytes().to_vec());
+        if let Command::Acquire { form: AcquireForm::Taken(from), .. } = command {
+            self.of_callers.insert(from.value.as_bytes().to_vec());
         }
         let has_call = self.requests.contains_key(&(client, ticket.lock));
         if let Some(token) = self.tokens.get_mut(&value) {
             token.nodes[node].asked |= !command.is_release();
             token.is_detached |= !has_call;
-            token.is_shared |=
-                matches!(command, Command::AcquireShared { .. } | Command::HealShared { .. });
+            token.is_shared |= matches!(
+                command,
+                Command::Acquire { form: AcquireForm::Shared { .. }, .. }
+                    | Command::Heal { form: HealForm::Shared, .. }
+            );
             if matches!(command, Command::Downgrade { .. }) {
                 token.downgraded_in = Some(ticket.round);
             }

@@ -33,13 +33,12 @@ mod random;
 pub mod scripted;
 mod shrink;
 pub mod time;
-mod view;
 mod world;
 
 pub use count::{Count, Counts};
 pub use guard::Guard;
 pub use invariants::{SENTENCES, Violation};
-pub use plan::{Fault, Kinds, Later, Leases, Modes, Outside, Plan};
+pub use plan::{Distances, Fault, Kinds, Later, Leases, Modes, Outside, Plan};
 pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;

@@ -10,7 +10,8 @@
 
 mod bounds;
 mod delivery;
-mod rare;
+mod others;
+mod rare_events;
 mod replica;
 mod scenarios;
 mod shared;
@@ -25,10 +26,10 @@ use quorlock_core::{Reading, RestartGuard, Verb};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::bounds::{Bounds, TICK, Verbs};
-use self::rare::{Rare, Witnesses};
-pub use self::scenarios::{Exploration, Scenario, negatives, positives};
+use self::rare_events::{Rare, Witnesses};
+pub use self::scenarios::{Exploration, SMALL, Scenario, negatives, positives};
 use self::steps::Step;
-use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES};
+use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES, SERVERS};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
@@ -44,7 +45,7 @@ struct Timed {
 enum Action {
     Want(ClientId),
     GiveBack(ClientId),
-    Look(ClientId),
+    CheckGuard(ClientId),
     Extend(ClientId),
     Downgrade(ClientId),
     /// If `fast`, the node's clock has run fast, so the key expires just before the command. No client knows this yet.
@@ -81,6 +82,14 @@ impl Model for Timed {
 
     fn init_states(&self) -> Vec<ModelWorld> {
         let worlds = ModelWorld::all(&self.bounds, self.only);
+        if self.bounds.others.is_some() {
+            let heard = |world: &ModelWorld| {
+                let mut step = self.step_of(world, false);
+                step.hear_all();
+                step.done().0
+            };
+            return worlds.iter().map(heard).collect();
+        }
         if !self.bounds.attaches() {
             return worlds;
         }
@@ -102,7 +111,7 @@ impl Model for Timed {
         if self.bounds.replica.is_some() {
             self.replica_actions(world, actions);
         }
-        for node in 0..NODES {
+        for node in 0..SERVERS {
             if world.flushes > 0 && is_surplus(world, node) {
                 actions.push(Action::Flush(node));
             }
@@ -144,7 +153,7 @@ impl Timed {
         match action {
             Action::Want(client) => step.want(client),
             Action::GiveBack(client) => step.give_up(client),
-            Action::Look(client) => step.look(client),
+            Action::CheckGuard(client) => step.check_guard(client),
             Action::Extend(client) => step.extend(client),
             Action::Downgrade(client) => step.downgrade(client),
             Action::Execute { client, node, fast } => step.execute(client, node, fast),
@@ -184,12 +193,12 @@ impl Timed {
             Call::NotYet => actions.push(Action::Want(client)),
             Call::Holding => {
                 let guard = world.guard(client);
-                if guard.is_some_and(|guard| !guard.given_back) {
+                if guard.is_some_and(|guard| !guard.is_released) {
                     actions.push(Action::GiveBack(client));
                 }
                 if let Some(guard) = guard.filter(|guard| guard.hold.ended().is_none()) {
                     if !guard.is_valid(Reading::default()) {
-                        actions.push(Action::Look(client));
+                        actions.push(Action::CheckGuard(client));
                     } else {
                         if it.extensions < self.bounds.extensions[client] {
                             actions.push(Action::Extend(client));
@@ -260,7 +269,7 @@ impl Timed {
         let clients = &world.clients[..self.bounds.clients];
         let busy = clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
         let all_over = clients.iter().all(|it| it.call == Call::Over);
-        let keys = (0..NODES).any(|node| world.has_keys(node));
+        let keys = (0..SERVERS).any(|node| world.has_keys(node));
         if self.bounds.vanishing.is_some() || all_over || !busy && !keys {
             return Vec::new();
         }

@@ -5,7 +5,7 @@
 //! message, or the connection breaks.
 
 use crate::fact::{ClientId, NodeIndex};
-use crate::plan::Plan;
+use crate::plan::{Distances, Plan};
 use crate::random::Random;
 use crate::time::{MS, Time, US};
 
@@ -41,6 +41,7 @@ type Blocks = [Time; 2];
 
 pub(crate) struct Network {
     one_way: Time,
+    distances: Distances,
     spikes: (Time, u64),
     random: Random,
     pub(crate) wires: Vec<Wire>,
@@ -63,6 +64,7 @@ impl Network {
     pub(crate) fn new(plan: &Plan) -> Self {
         Self {
             one_way: plan.wiring.one_way,
+            distances: plan.wiring.distances.clone(),
             spikes: plan.wiring.spikes,
             random: Random::new(plan.seed, 1),
             wires: Vec::new(),
@@ -95,8 +97,8 @@ impl Network {
             *last = (now + exact.one_way).max(*last);
             return *last;
         }
-        let delay = self.delay();
         let Wire { client, node, .. } = self.wires[id];
+        let delay = self.delay_of(node, way);
         let blocked = self.blocks_of(client, node)[way as usize];
         let last = &mut self.wires[id].last[way as usize];
         *last = (now.max(blocked) + delay).max(*last + 1);
@@ -110,7 +112,7 @@ impl Network {
         }
         let Wire { client, node, .. } = self.wires[id];
         let blocked = self.blocks_of(client, node)[Direction::Back as usize];
-        now.max(blocked) + self.delay()
+        now.max(blocked) + self.delay_of(node, Direction::Back)
     }
 
     fn way(&self, id: WireId) -> Option<Way> {
@@ -118,11 +120,11 @@ impl Network {
         self.ways.as_ref().map(|ways| ways[client][node])
     }
 
-    /// Returns the time at which the reply to a handshake that begins now would arrive.
+    /// Returns the time at which a connection that a client begins to make now would be there.
     pub(crate) fn dial(&mut self, client: ClientId, node: NodeIndex, now: Time) -> Time {
         let [there, back] = *self.blocks_of(client, node);
-        let asked = now.max(there) + 2 * self.delay();
-        asked.max(back) + self.delay()
+        let asked = now.max(there) + self.delay_of(node, Direction::There);
+        asked.max(back) + self.delay_of(node, Direction::Back)
     }
 
     pub(crate) fn block(
@@ -146,7 +148,14 @@ impl Network {
         self.healed = true;
     }
 
-    pub(crate) fn delay(&mut self) -> Time {
+    /// The delay of a message from or to this node. Some messages to far nodes take a tenth longer than others.
+    fn delay_of(&mut self, node: NodeIndex, way: Direction) -> Time {
+        let distance = self.distances.of(node, way);
+        let jitter = if distance > 0 { self.random.between(0, distance / 10) } else { 0 };
+        self.delay() + distance + jitter
+    }
+
+    fn delay(&mut self) -> Time {
         let (spike, percent) = self.spikes;
         let base = self.one_way / 2 + self.random.between(0, self.one_way);
         if !self.healed && self.random.percent(percent) {

@@ -3,6 +3,8 @@
 //! Swarm testing: each seed draws a subset of the faults. A run with every fault at once never reaches the
 //! states that a single fault reaches.
 
+mod bounds;
+mod distances;
 mod kinds;
 mod later;
 mod leases;
@@ -15,6 +17,7 @@ use quorlock_core::{
     Key, NodeId, NodePipeline, Quorum, RestartGuard, Rules, Timing, TimingOptions, Words,
 };
 
+pub use self::distances::Distances;
 pub use self::kinds::Kinds;
 pub use self::later::{Later, Modes};
 pub use self::leases::Leases;
@@ -84,6 +87,8 @@ pub struct Servers {
 pub struct Wiring {
     /// The usual delay in one direction.
     pub one_way: Time,
+    /// The distances of the nodes, in addition to the usual delay.
+    pub distances: Distances,
     /// An additional delay, and the percentage of messages that have it.
     pub spikes: (Time, u64),
     /// The longest time for which commands of a broken connection may still arrive.
@@ -220,7 +225,7 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !plan.clocks.sober || *fault != Fault::WallSteps);
         }
         if plan.later.leases.is_any() {
-            // A connection delivers each command once (protocol, 1.2). A repeated one could set a detached lock again.
+            // A connection delivers each command once. A repeated one could set a detached lock again.
             plan.faults.kinds.retain(|fault| *fault != Fault::Duplicates);
         }
         let Later { merges, modes, .. } = &plan.later;
@@ -234,6 +239,10 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
             plan.servers.lossy.clear();
+        }
+        if plan.later.rolls_back {
+            // The nodes must be out of their quarantine before the healing begins.
+            plan.faults.last_for = plan.faults.last_for.max(4 * plan.quarantine());
         }
         if plan.later.replicated {
             plan.replicate();
@@ -270,7 +279,11 @@ impl Plan {
         Self {
             load: Load { clients: 0, ..drawn.load },
             servers: Servers { quorum, prepared: true, lossy, down_to_the_end, ..drawn.servers },
-            wiring: Wiring { batch_max: NodePipeline::BATCH_MAX, ..drawn.wiring },
+            wiring: Wiring {
+                batch_max: NodePipeline::BATCH_MAX,
+                distances: Distances::default(),
+                ..drawn.wiring
+            },
             clocks: Clocks { client_ppm, node_ppm, sober: true },
             faults: Faults { kinds: Vec::new(), ..drawn.faults },
             outside: None,
@@ -299,10 +312,14 @@ impl Plan {
             // wait. It is not a whole number of seconds, because servers report their uptime in seconds.
             _ => random.pick(&[900, 1500, 1500, 1900, 1900, 2900]) * MS,
         };
+        let (distances, ttl) = Distances::draw(seed, nodes, ttl);
         let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
-        let mut timings = vec![timing(ttl, one_way, random)];
+        let longest = distances.longest();
+        // With a few commands for each round trip to a far node, commands would wait for minutes.
+        let least = if distances.is_any() { 64 } else { 1 };
+        let mut timings = vec![timing(ttl, one_way, longest, random)];
         if random.percent(25) {
-            timings.push(timing((ttl / 2).max(100 * MS), one_way, random));
+            timings.push(timing((ttl / 2).max(100 * MS), one_way, longest, random));
         }
         let chance = random.pick(&[10, 30, 50, 70]);
         let mut faults: Vec<Fault> = Fault::ALL[..Fault::COMMON]
@@ -355,6 +372,7 @@ impl Plan {
             servers: Servers { quorum, prepared: false, duplicates: false, lossy, down_to_the_end },
             wiring: Wiring {
                 one_way,
+                distances,
                 spikes: (
                     random.pick(&[ttl / 20, ttl / 4, ttl, 3 * ttl]),
                     random.pick(&[0, 1, 5, 20]),
@@ -362,7 +380,7 @@ impl Plan {
                 zombie_for: random.pick(&[0, ttl / 4, 2 * ttl]),
                 silence: random.pick(&[ttl / 8, ttl / 4, ttl]),
                 replace_after: random.pick(&[ttl / 4, ttl, 2 * SECOND]),
-                batch_max: random.pick(&[1, 3, 512]),
+                batch_max: random.pick(&[1, 3, 512]).max(least),
             },
             clocks: Clocks { client_ppm, node_ppm, sober: false },
             faults: Faults { kinds: faults, every, last_for },
@@ -383,44 +401,6 @@ impl Plan {
         self.outside.is_none()
     }
 
-    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and keys
-    /// that late commands set expire, clients reconnect, and then the waiting calls get the lock one after the other.
-    pub fn bound(&self) -> Time {
-        // A call tries to attach for at most one ttl, and its last attempt prolongs the keys by another ttl.
-        let attaching = if self.later.leases.is_any() { 2 * self.load.max_ttl } else { 0 };
-        let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + attaching + self.back_steps();
-        let connect =
-            2 * SECOND + self.wiring.silence + self.wiring.replace_after + 2 * CONNECT_TIMEOUT;
-        expiry + connect + 3 * SECOND + self.trust()
-    }
-
-    /// The longest time until clients with a strict restart guard trust all nodes: one quarantine, a second one if the
-    /// node was flushed meanwhile, the time by which the node's clock jumps back, and some identifications.
-    fn trust(&self) -> Time {
-        match self.guard {
-            RestartGuard::Strict => 2 * (self.quarantine() + 4 * SECOND) + self.back_steps(),
-            _ => 0,
-        }
-    }
-
-    /// The time for which a node without its earlier data does not vote.
-    pub fn quarantine(&self) -> Time {
-        i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
-    }
-
-    /// The number of nodes that may lose their counters while tokens stay in order: all, if each floor (a node's lower
-    /// bound) is above all tokens given out. Without floors, any two quorums must share a node that kept its counters.
-    pub(crate) fn spare_counters(&self) -> usize {
-        let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
-        match self.guard {
-            // Clients have different restart guards. Those without a strict one ignore floors.
-            RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
-            RestartGuard::Strict if self.clocks.sober => nodes,
-            RestartGuard::Strict => needed - 1,
-            _ => 2 * needed - nodes - 1,
-        }
-    }
-
     /// The rules by which clients decide whether they trust a node.
     pub fn rules(&self) -> Rules {
         let names: Vec<_> =
@@ -436,25 +416,15 @@ impl Plan {
         };
         Rules { guard: self.guard, cluster, names, marker, adoption, replicas, durable, words }
     }
-
-    /// An estimate of the total time by which a node's clock jumps back during a run. Real totals are rarely larger.
-    pub fn back_steps(&self) -> Time {
-        let jumps = self.later.jumps.unwrap_or(0);
-        if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
-            4 * self.load.max_ttl + jumps
-        } else {
-            jumps
-        }
-    }
 }
 
 pub(crate) fn marker_key() -> Key {
     Key::from("quorlock:node")
 }
 
-pub(crate) const CONNECT_TIMEOUT: Time = 300 * MS;
+const CONNECT_TIMEOUT: Time = 300 * MS;
 
-fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
+fn timing(ttl: Time, one_way: Time, distance: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
@@ -464,8 +434,8 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
         // At least eight one-way delays, because no lock could be acquired with a node timeout below a round trip.
         node_timeout: random
             .pick(&[None, Some(ttl / 20), Some(ttl / 4)])
-            .map(|time| duration(time.max(8 * one_way).min(ttl / 4))),
-        connect_timeout: duration(CONNECT_TIMEOUT),
+            .map(|time| duration(time.max(8 * one_way + 4 * distance).min(ttl / 4))),
+        connect_timeout: duration(CONNECT_TIMEOUT + 4 * distance),
         ..TimingOptions::default()
     };
     match Timing::new(options) {

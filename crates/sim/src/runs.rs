@@ -78,8 +78,8 @@ pub(crate) fn many(args: &Args) -> ExitCode {
 }
 
 /// Whether too many waiting calls retry at the first push, instead of waiting one round trip for the pushes of other
-/// nodes (protocol, 3). A few calls may do so, because their retry delay has passed. So only the share in all runs
-/// together counts.
+/// nodes (docs/algorithm.md, Waiting). A few calls may do so, because their retry delay has passed. So only the share in
+/// all runs together counts.
 fn is_hasty(counts: &Counts) -> bool {
     counts.of(Count::AfterPush) >= 1_000
         && counts.of(Count::Hasty) * HASTY_SHARE > counts.of(Count::AfterPush)

@@ -170,9 +170,7 @@ impl ScriptedWorld {
         world.by_hand_mut().held_back.push(held_back);
         self.asleep_until.push(0);
         world.note(&Fact::Started { client });
-        (0..nodes).for_each(|node| world.connected(client, node, None));
-        // The new client has no calls yet, so its engine need not be notified of the new connections.
-        world.clients[client].arrivals.answered.clear();
+        (0..nodes).for_each(|node| world.connect_by_hand(client, node, false));
         client
     }
 
@@ -267,10 +265,10 @@ impl ScriptedWorld {
     /// Releases a lock. A test may call this twice.
     pub fn release(&mut self, lock: LockId, report: bool) {
         let guard = GuardId { client: self.owner(lock), lock };
-        if self.guard(lock).given_back {
+        if self.guard(lock).is_released {
             return self.tell(guard.client, Event::Release { lock, report });
         }
-        self.world.give_back(guard, report);
+        self.world.release_guard(guard, report);
         self.turn(guard.client);
     }
 
@@ -280,9 +278,19 @@ impl ScriptedWorld {
         self.turn(client);
     }
 
-    /// Runs the driver until it has no pending request.
+    /// Runs the driver until it has no pending request, and no news about connections.
     fn turn(&mut self, client: ClientId) {
-        while !self.world.clients[client].arrivals.requests.is_empty() {
+        let is_due = |world: &World| {
+            let arrivals = &world.clients[client].arrivals;
+            let is_about_connection = |it: &Event| {
+                matches!(
+                    it,
+                    Event::Greeted { .. } | Event::Connecting { .. } | Event::Connected { .. }
+                )
+            };
+            !arrivals.requests.is_empty() || arrivals.answered.iter().any(is_about_connection)
+        };
+        while is_due(&self.world) {
             self.tick(client);
         }
     }

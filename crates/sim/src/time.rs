@@ -95,8 +95,8 @@ impl Machine {
     }
 }
 
-/// The elapsed time between two readings, by the clock that advanced more (protocol, 9). This does not use the engine's
-/// code, because the engine is under test.
+/// The elapsed time between two readings, by the clock that advanced more (docs/algorithm.md, Clocks). This does not use
+/// the engine's code, because the engine is under test.
 pub fn elapsed(earlier: Reading, later: Reading) -> i64 {
     let boot = later.boot().as_nanos() - earlier.boot().as_nanos();
     boot.max(later.real_ns() - earlier.real_ns()).max(0)

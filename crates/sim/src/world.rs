@@ -6,13 +6,16 @@ mod agenda;
 mod callers;
 mod clients;
 mod faults;
+mod greeting;
 mod healing;
 mod kinds;
 mod leases;
 mod nodes;
 mod replicas;
 mod scripts;
+mod strays;
 mod transports;
+mod visits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +28,14 @@ use self::agenda::Agenda;
 use self::leases::SimLease;
 use self::replicas::{Pair, Replicated};
 use self::scripts::Script;
+use self::visits::Visit;
 use crate::checker::{Checker, Moment};
 use crate::client::Client;
 use crate::count::{Count, Counts};
 use crate::evidence_log::EvidenceLog;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, point};
 use crate::invariants::tally::Tally;
-use crate::invariants::{Invariants, Violation};
+use crate::invariants::{Invariants, Surroundings, Terms, Violation};
 use crate::ledger::{Drift, Ledger};
 use crate::network::{Network, WireId};
 use crate::node::ModelNode;
@@ -39,7 +43,6 @@ use crate::plan::{Fault, Plan};
 use crate::random::Random;
 use crate::scripted::ByHand;
 use crate::time::{SECOND, Time};
-use crate::view::{Surroundings, Terms};
 
 #[derive(Debug)]
 pub(crate) enum SimEvent {
@@ -52,19 +55,39 @@ pub(crate) enum SimEvent {
     /// A batch or a probe reaches its node.
     Request(Box<Parcel>),
     /// A reply reaches the client.
-    Reply { wire: WireId, reply: Box<Reply> },
+    Reply {
+        wire: WireId,
+        reply: Box<Reply>,
+    },
     /// A push reaches the client; `None`: all keys have changed.
-    Push { wire: WireId, key: Option<Key> },
+    Push {
+        wire: WireId,
+        key: Option<Key>,
+    },
     /// The client learns that a connection is broken.
     Broken(WireId),
     /// An attempt to connect ends.
-    Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
+    Dialled {
+        client: ClientId,
+        node: NodeIndex,
+        dial: u64,
+        in_time: bool,
+    },
     /// The supervisor runs. Only the event with the latest number counts.
-    Look { client: ClientId, node: NodeIndex, number: u64 },
+    Look {
+        client: ClientId,
+        node: NodeIndex,
+        number: u64,
+    },
     /// The next action of a caller is due.
-    Caller { client: ClientId, caller: usize, generation: u32 },
+    Caller {
+        client: ClientId,
+        caller: usize,
+        generation: u32,
+    },
     /// Callers use the detached lock that has this index in `World::leases`.
     Lease(usize),
+    Visit(Visit),
     /// An event of a node with a replica, for example the promotion of the replica.
     Replicated(NodeIndex, Replicated),
     /// A fault begins.
@@ -79,6 +102,8 @@ pub(crate) enum Mend {
     SetWallRight(ClientId, Time),
     StartClient,
     EndClient(ClientId),
+    /// A short-lived client has done what it started for.
+    Depart(ClientId),
     StartNode(NodeIndex),
     Thaw(NodeIndex),
     Cure(NodeIndex),
@@ -89,6 +114,9 @@ pub(crate) enum Mend {
     /// A jump of a node's clock, or of a client's wall clock, by this time. A negative time is a jump back.
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
+    /// A client of another configuration marks the node, if its adoption is still there.
+    MarkForOthers(NodeIndex, std::sync::Arc<str>),
+    SendStraysAway(NodeIndex),
     Pause(ClientId, Time),
     /// The first node stops answering for longer than the time between two identifications of a node.
     Leave,
@@ -99,7 +127,10 @@ pub(crate) enum Mend {
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) wire: WireId,
+    /// `None` for a probe or a greeting.
     pub(crate) batch: Option<BatchId>,
+    /// The greeting of a new connection, which makes the scripts known.
+    pub(crate) greets: bool,
     pub(crate) orders: Vec<TicketedCommand>,
     /// The batch contains the text of each script instead of its hash.
     pub(crate) whole: bool,
@@ -164,6 +195,8 @@ pub(crate) struct Streams {
     pub(crate) kinds: Random,
     pub(crate) leases: Random,
     pub(crate) replicas: Random,
+    pub(crate) visits: Random,
+    pub(crate) strays: Random,
 }
 
 /// The clocks and nodes, as a view for the invariants.
@@ -185,7 +218,7 @@ impl Surroundings for Stage<'_> {
         }
     }
 
-    fn can_look(&self, client: ClientId) -> bool {
+    fn can_check(&self, client: ClientId) -> bool {
         self.clients[client].life.alive
             && !self.clients[client].life.still.is_some_and(|still| still.clocks_stop)
     }
@@ -210,6 +243,8 @@ pub(crate) struct World {
     pub(crate) setting: Setting,
     pub(crate) record: Record,
     leases: Vec<SimLease>,
+    /// The nodes when the first lock was detached, if the plan rolls them back to that.
+    dumps: Vec<ModelNode>,
     /// For each pending request to extend a lock without a guard: the lock that it extends.
     pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,
     /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
@@ -288,6 +323,8 @@ impl World {
                 kinds: Random::new(seed, 14),
                 leases: Random::new(seed, 41),
                 replicas: Random::new(seed, 43),
+                visits: Random::new(seed, 46),
+                strays: Random::new(seed, 49),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             progress: Progress::default(),
@@ -299,6 +336,7 @@ impl World {
                 trace: traced.then(Vec::new),
             },
             leases: Vec::new(),
+            dumps: Vec::new(),
             extending: BTreeMap::new(),
             by_hand: None,
             plan,
@@ -314,6 +352,9 @@ impl World {
         }
         for fault in self.plan.faults.kinds.clone() {
             self.plan_fault(fault);
+        }
+        if self.plan.later.visits {
+            self.plan_visit();
         }
         if self.plan.later.merges {
             let at = self.random.later.between(SECOND, 10 * SECOND);
@@ -397,6 +438,7 @@ impl World {
                 }
             }
             SimEvent::Lease(lease) => self.use_lease(lease),
+            SimEvent::Visit(visit) => self.visit(visit),
             SimEvent::Replicated(node, event) => self.replicated(node, event),
             SimEvent::Fault(fault) => self.strike(fault),
             SimEvent::Mend(mend) => self.mend(mend),
@@ -417,6 +459,7 @@ impl World {
             }
             SimEvent::Request(_)
             | SimEvent::Lease(_)
+            | SimEvent::Visit(_)
             | SimEvent::Replicated(..)
             | SimEvent::Fault(_)
             | SimEvent::Mend(_) => None,

@@ -57,17 +57,19 @@ impl Case<'_> {
                 findings.extend(self.kind(facts, info));
                 findings.extend(self.replicas(facts));
                 findings.extend(self.duplicates(info));
-                findings.extend(Self::database(facts));
+                findings.extend(self.database(facts));
                 let (votes, trust_state) = self.trust_state(facts, info);
                 findings.extend(trust_state);
                 findings.extend(self.memory(facts, info));
                 findings.extend(self.time(facts, info));
                 findings.extend(self.disk(info));
                 findings.extend(self.leftovers(facts));
+                findings.extend(Self::fenced(facts));
                 report.votes = votes;
             }
             // Another finding reports the missing command or right.
             Err(_) if facts.rights.lacks("INFO", "+info") => {}
+            Err(why) if is_busy(why) => findings.push(self.busy()),
             Err(why) => findings.push(Error.finding(
                 "info",
                 format!("INFO cannot be used: {why}"),
@@ -116,6 +118,11 @@ impl Case<'_> {
             _ => String::new(),
         }
     }
+}
+
+/// Whether the error says that the server runs a script, and refuses all other commands meanwhile.
+fn is_busy(error: &str) -> bool {
+    error.starts_with("BUSY ")
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Collects the facts about a node, without evaluating them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::admin::{AdminConnection, Do, Node as _, RedisCli, RedisNode, Reply, Topology, now};
+use quorlock::admin::{AdminConnection, Do, RedisCli, RedisNode, Reply, Topology, now};
 use quorlock_core::Failure;
+use quorlock_core::display::{LINE_MAX, WORD_MAX, shown};
 use quorlock_core::info::Info;
-use quorlock_core::marker::Adoption;
-use quorlock_core::shown::{LINE_MAX, WORD_MAX, shown};
+use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::ClockOffset;
 use super::rights::{self, Rights};
@@ -32,6 +33,23 @@ pub(crate) struct Looked {
     pub(crate) facts: Result<Facts, Failure>,
 }
 
+impl Looked {
+    /// The settings in the node's marker or, during a wait, in its adoption.
+    /// The name of each node with its settings.
+    pub(crate) fn settings(all: &[Self]) -> Vec<(&str, String)> {
+        all.iter().filter_map(|node| Some((&*node.name, node.cluster()?.to_string()))).collect()
+    }
+
+    pub(crate) fn cluster(&self) -> Option<Cluster> {
+        let facts = self.facts.as_ref().ok()?;
+        match (&facts.marker, &facts.adoption) {
+            (Seen::Text(text), _) => Some(Marker::parse(text)?.cluster),
+            (Seen::Nothing, Seen::Text(text)) => Some(Adoption::parse(text)?.marker.cluster),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) speaks_resp3: bool,
@@ -52,6 +70,8 @@ pub(crate) struct Facts {
     pub(crate) sentinels: Vec<Failure>,
     /// Keys that have a lock's value and never expire. Only a thorough examination searches for them.
     pub(crate) leftovers: Vec<Arc<str>>,
+    /// Resources with a fencing counter. Only a thorough examination searches for them.
+    pub(crate) fenced: BTreeSet<Arc<str>>,
     /// The reason why the search for `leftovers` did not read all keys. `None`: it did, or there was no search.
     pub(crate) unscanned: Option<Incomplete>,
 }
@@ -158,11 +178,11 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
     let may_debug = setting(next()).as_deref() == Some("yes");
     let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
     let times = times(&connection).await?;
-    let (mut rights, mut leftovers, mut sentinels) = Default::default();
+    let (mut rights, mut leftovers, mut fenced, mut sentinels) = Default::default();
     let mut unscanned = None;
     if thorough {
         rights = rights::test(&connection, topology, server.replicas() > 0).await?;
-        (leftovers, unscanned) = find_leftovers(topology, server).await;
+        (leftovers, fenced, unscanned) = find_leftovers(topology, server).await;
         sentinels = server.sentinel_failures().await;
     }
     Ok(Facts {
@@ -182,20 +202,23 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         times,
         sentinels,
         leftovers,
+        fenced,
         unscanned,
     })
 }
 
+/// Searches for keys that have a lock's value and never expire, and for fencing counters.
 async fn find_leftovers(
     topology: &Topology,
     server: &RedisNode,
-) -> (Vec<Arc<str>>, Option<Incomplete>) {
+) -> (Vec<Arc<str>>, BTreeSet<Arc<str>>, Option<Incomplete>) {
     let pattern = pattern(&topology.prefix, None);
-    let intents = topology.intent("");
+    let (intents, counters) = (topology.intent(""), topology.counter(""));
     let scan = Scan {
         pattern: pattern.as_deref(),
         prefix: &topology.prefix,
         intents: Some(&intents),
+        counters: Some(&counters),
         until: Some(now().after(SCAN_MAX)),
         votes_max: VOTES_MAX,
         ..Scan::default()
@@ -203,7 +226,7 @@ async fn find_leftovers(
     let found = scan.of(server).await;
     let never_ends = |votes: &Vec<Vote>| votes.iter().any(|vote| vote.left.is_none());
     let keys = found.votes.into_iter().filter(|(_, votes)| never_ends(votes));
-    (keys.map(|(key, _)| key).collect(), found.incomplete)
+    (keys.map(|(key, _)| key).collect(), found.fenced, found.incomplete)
 }
 
 /// Measures round trips, one at a time, and reads the clock with each. The reading with the shortest round trip has the

@@ -6,7 +6,7 @@
 use quorlock::admin::{
     AdminConnection, KEY, REPLICAS_RIGHT, RIGHTS, Reply, Right, Topology, Weight,
 };
-use quorlock_core::shown::{LINE_MAX, shown};
+use quorlock_core::display::{LINE_MAX, shown};
 use quorlock_core::{Failure, Token};
 
 use super::acl;

@@ -1,7 +1,7 @@
 use quorlock::admin::{AdminConnection, Do, REPLICATED, RedisNode, Reply, Topology};
 use quorlock_core::Failure;
+use quorlock_core::display::{LINE_MAX, shown};
 use quorlock_core::marker::Adoption;
-use quorlock_core::shown::{LINE_MAX, shown};
 
 use super::{NodeChange, nothing};
 

@@ -13,17 +13,19 @@
 //! 4. The new markers are written.
 
 use std::collections::BTreeSet;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
-use quorlock::admin::{Do, Node as _, RedisNode, Topology, now};
+use quorlock::admin::{AgreedSettings, BECOMES, Do, RedisNode, Topology, now};
 use quorlock::node::NodeConfig;
+use quorlock_core::display::shown_text;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::shown_text;
-use quorlock_core::{BootTime, Rules};
+use quorlock_core::{BootTime, Difference, Rules};
 
-use self::settings::{BECOMES, Settings, enough_of, old_settings};
+pub(super) use self::servers::Servers;
+use self::settings::{is_enough_of, is_in_force, not_enough_of, old_settings};
 use super::keys::{Change, still_there};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
@@ -31,6 +33,7 @@ use super::{
 };
 use crate::doctor::look::{Looked, Seen, look_at_all};
 
+mod servers;
 mod settings;
 
 /// Added to the wait against rounding errors, because two machines count ages in whole milliseconds.
@@ -55,8 +58,9 @@ const CAME: &str = " came=";
 const MOVED: &str = " moved=1";
 
 /// Moves nodes from the settings in their markers to `settings`. Returns when the wait for old locks has begun. Call
-/// [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old settings that are
-/// not among the new ones, under their old names. They are needed only if the new list has too few of the old nodes.
+/// [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old settings under
+/// their old names. They are needed only if the new list has too few of the old nodes: under the same names, or, if
+/// they had no names, at the same addresses. The server of a new node may be among them, because it had another name.
 ///
 /// # Errors
 /// [`InitError`], which says for each kind what was written.
@@ -68,45 +72,16 @@ pub async fn reconfigure(
     settings: &ClientBuilder,
     others: &[NodeConfig],
 ) -> Result<Reconfiguration, InitError> {
-    let topology = Topology::of(settings)?;
-    let servers = with_others(&topology, Topology::others(settings, others)?)?;
-    let looked = look_at_all(&topology, &servers, false).await;
-    check(&topology, &looked[..topology.servers.len()])?;
-    let elsewhere = |node: &Looked| {
-        let failure = node.facts.as_ref().ok()?.elsewhere.as_ref()?;
-        failure.kind().is_disagreement().then(|| (node.name.clone(), failure.to_string()))
-    };
-    let nodes: Vec<_> = looked.iter().filter_map(elsewhere).collect();
-    if !nodes.is_empty() {
-        return Err(InitError::Unfit { nodes });
-    }
-    let floor = floor(&looked, 0);
-    let states: Vec<Option<NodeKeys>> =
-        looked.iter().map(|node| NodeKeys::of(node, &topology.rules)).collect();
-    unknown_markers(&topology, &looked)?;
-    same_settings_elsewhere(&servers, &states, topology.servers.len())?;
-    let old = old_settings(&states, &topology.rules);
-    if old.is_empty() && !states.iter().flatten().any(NodeKeys::is_handled) {
-        return Err(InitError::NothingOld);
-    }
-    for old in &old {
-        enough_of(old, &servers, &states)?;
-    }
-    let ours = topology.rules.cluster.max_ttl_ms();
-    let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
-    let cluster = Cluster::new(["any"], 1, longest);
-    let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // An adoption may have a longer wait, because of settings that no marker names any more. That wait still applies.
-    let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
-    let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
-
+    let Plan { topology, servers, states, old, wait, is_in_force: in_force } =
+        Plan::of(settings, others).await?;
+    let floor = floor(&servers.looked, 0);
     // Step 2 of the module's list: from here on, no changed node votes.
-    let blocked = each(&topology, &servers, &states, |state, place| {
+    let blocked = each(&topology, &servers.list, &states, |state, place| {
         state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
     });
     let blocked = blocked.await;
     let failed = || {
-        let failed = servers.iter().zip(&blocked).filter_map(|(server, change)| {
+        let failed = servers.list.iter().zip(&blocked).filter_map(|(server, change)| {
             Some((Arc::from(server.name()), change.as_ref().err()?.why()?.to_owned()))
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
@@ -119,17 +94,60 @@ pub async fn reconfigure(
     let both = states.iter().zip(&blocked);
     let before = both.clone().map(|(state, change)| state.clone().filter(|_| change.is_ok()));
     let before: Vec<Option<NodeKeys>> = before.collect();
-    if old.iter().any(|old| enough_of(old, &servers, &before).is_err()) {
+    if old.iter().any(|old| !is_enough_of(old, &servers, &before)) {
         return failed();
     }
     // Step 3: adoptions begin the wait of the new nodes.
     let after = both.map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)));
     let after: Vec<Option<NodeKeys>> = after.collect();
-    let adopted = each(&topology, &servers[..topology.servers.len()], &after, |state, _| {
+    let adopted = each(&topology, &servers.list[..topology.servers.len()], &after, |state, _| {
         state.adopted(&topology.rules, wait)
     });
     let adopted = adopted.await;
-    Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
+    Ok(begun(topology, (servers.list, states), (blocked, adopted), (wait, floor)))
+}
+
+/// The state of the nodes before a reconfiguration that is possible.
+pub(super) struct Plan {
+    pub(super) topology: Topology,
+    pub(super) servers: Servers,
+    states: Vec<Option<NodeKeys>>,
+    old: BTreeSet<AgreedSettings>,
+    wait: Duration,
+    /// Whether clients of the old settings may have a quorum until the reconfiguration.
+    pub(super) is_in_force: bool,
+}
+
+impl Plan {
+    pub(super) async fn of(
+        settings: &ClientBuilder,
+        others: &[NodeConfig],
+    ) -> Result<Self, InitError> {
+        let topology = Topology::of(settings)?;
+        let servers = Servers::look(&topology, Topology::others(settings, others)?).await?;
+        let looked = &servers.looked;
+        check(&topology, &looked[..topology.servers.len()])?;
+        in_other_databases(&topology, looked)?;
+        let states: Vec<Option<NodeKeys>> =
+            looked.iter().map(|node| NodeKeys::of(node, &topology.rules)).collect();
+        unknown_markers(&topology, looked)?;
+        same_settings_elsewhere(&servers.list, &states, topology.servers.len())?;
+        let old = old_settings(&states, &topology.rules);
+        if old.is_empty() && !states.iter().flatten().any(NodeKeys::is_handled) {
+            return Err(InitError::NothingOld { otherwise: topology.init.fresh(false, 0) });
+        }
+        if let Some(short) = old.iter().find(|old| !is_enough_of(old, &servers, &states)) {
+            return Err(not_enough_of(short, (&topology, &servers), &states, &old, others));
+        }
+        let ours = topology.rules.cluster.max_ttl_ms();
+        let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
+        let cluster = Cluster::new(["any"], 1, longest);
+        let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
+        // An adoption may have a longer wait, because of settings that no marker names any more. That wait still applies.
+        let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
+        let is_in_force = old.iter().any(|old| is_in_force(old, &servers, &states, wait));
+        Ok(Self { topology, servers, states, old, wait, is_in_force })
+    }
 }
 
 /// Describes the reconfiguration after step 3, from the changes that were made.
@@ -180,10 +198,15 @@ impl Reconfiguration {
         let marks = topology.servers.iter().zip(&looked).zip(nodes).map(
             |((server, node), before)| async move {
                 let change = match &before.change {
-                    NodeChange::Waits => {
-                        let marked = mark(topology, server, node, floor).await;
-                        marked.err().unwrap_or(NodeChange::Marked)
-                    }
+                    NodeChange::Waits => match mark(topology, server, node, floor).await {
+                        Ok(()) => NodeChange::Marked,
+                        Err(failed) => {
+                            // A client that waited may have written the marker between the look and the change.
+                            let again = look_at_all(topology, slice::from_ref(server), false).await;
+                            let is_ours = again.iter().any(|node| is_marked(topology, node));
+                            if is_ours { NodeChange::Marked } else { failed }
+                        }
+                    },
                     change => change.clone(),
                 };
                 ChangedNode { node: node.name.clone(), change }
@@ -195,6 +218,16 @@ impl Reconfiguration {
     }
 }
 
+/// Whether the marker has the new settings: a client has finished the change on this node.
+fn is_marked(topology: &Topology, node: &Looked) -> bool {
+    known(node).is_ok_and(|(facts, ..)| match &facts.marker {
+        Seen::Text(text) => {
+            Marker::parse(text).is_some_and(|marker| marker.cluster == topology.rules.cluster)
+        }
+        _ => false,
+    })
+}
+
 async fn mark(
     topology: &Topology,
     server: &RedisNode,
@@ -202,17 +235,14 @@ async fn mark(
     floor: u64,
 ) -> Result<(), NodeChange> {
     let (facts, run_id, promoted_at) = known(node).map_err(nothing)?;
+    if is_marked(topology, node) {
+        return Ok(());
+    }
+    if let Seen::Text(text) = &facts.marker {
+        return Err(nothing(format!("it says \"{}\" now", shown_text(text))));
+    }
     let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
-    if let Seen::Text(text) = &facts.marker {
-        // If the marker has the new settings, a client has finished the change on this node.
-        let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
-        return if is_ours {
-            Ok(())
-        } else {
-            Err(nothing(format!("it says \"{}\" now", shown_text(text))))
-        };
-    }
     let Seen::Text(text) = &facts.adoption else {
         let why = "its data was deleted meanwhile; it waits once more, and joins by itself";
         return Err(nothing(why));
@@ -240,7 +270,7 @@ struct NodeKeys {
     adoption: String,
     adopted_for: Duration,
     /// Settings in the node's marker or adoption, except the new ones. Their clients get the node's vote now or later.
-    settings: Vec<Settings>,
+    settings: Vec<AgreedSettings>,
     /// The server was not a node under the first `came` of these settings; see [`CAME`].
     came: usize,
     ours: Ours,
@@ -275,7 +305,7 @@ impl NodeKeys {
         let is_ours = found.as_ref().is_some_and(|(cluster, _)| *cluster == rules.cluster);
         let ours = found.as_ref().filter(|_| is_ours).map_or(Ours::No, |(_, ours)| *ours);
         let settings = match found {
-            Some((cluster, _)) if !is_ours => Settings::all_of(&cluster),
+            Some((cluster, _)) if !is_ours => AgreedSettings::all_of(&cluster.to_string()),
             _ => Vec::new(),
         };
         let came = marker.rsplit_once(CAME).and_then(|(_, came)| came.parse().ok()).unwrap_or(0);
@@ -307,12 +337,15 @@ impl NodeKeys {
 
     /// Whether this server itself is a node of the old settings. A server that only has the name of such a node does
     /// not know the locks that the node granted.
-    fn is_of(&self, old: &Settings) -> bool {
+    fn is_of(&self, old: &AgreedSettings) -> bool {
         // A marker of other settings proves that the server was a node when the marker was written.
         let was_a_node = self.came == 0 && !self.marker.is_empty();
-        self.is_handled()
-            || was_a_node
-            || self.settings.iter().skip(self.came).any(|own| own == old)
+        self.is_handled() || was_a_node || self.names(old)
+    }
+
+    /// Whether the server's own keys say that it was a node of the old settings.
+    fn names(&self, old: &AgreedSettings) -> bool {
+        self.settings.iter().skip(self.came).any(|own| own == old)
     }
 
     fn is_ours(&self) -> bool {
@@ -326,7 +359,12 @@ impl NodeKeys {
 
     /// The change to a marker that fits no client. `None` if the node already has such a marker. A node with keys that
     /// name no old settings is changed only if `somebody` is true: clients may take the node into use.
-    fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
+    fn blocked(
+        &self,
+        rules: &Rules,
+        somebody: bool,
+        old: &BTreeSet<AgreedSettings>,
+    ) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();
         let becomes_ours = last.is_some_and(|last| last.text == ours);
@@ -431,21 +469,23 @@ fn same_settings_elsewhere(
     }
 }
 
-/// The new nodes, and then the old nodes at other addresses.
-pub(super) fn with_others(
-    topology: &Topology,
-    others: Vec<RedisNode>,
-) -> Result<Vec<RedisNode>, InitError> {
-    let mut servers = topology.servers.clone();
-    for other in others {
-        // A node that has moved is listed with its old and its new address, so only a repeated address is an error.
-        let same = |server: &RedisNode| server.address() == other.address();
-        if servers.iter().any(same) {
-            return Err(InitError::OldNodeListed { name: other.name().to_owned() });
-        }
-        servers.push(other);
+/// Refuses nodes whose locks are in another database, which this change cannot move.
+fn in_other_databases(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
+    let elsewhere = |node: &Looked| {
+        let failure = node.facts.as_ref().ok()?.elsewhere.clone()?;
+        failure.kind().is_disagreement().then(|| (node.name.clone(), failure))
+    };
+    let nodes: Vec<_> = looked.iter().filter_map(elsewhere).collect();
+    if nodes.is_empty() {
+        return Ok(());
     }
-    Ok(servers)
+    let is_database =
+        nodes.iter().any(|(_, failure)| failure.difference() == Some(&Difference::Database));
+    let nodes = nodes.into_iter().map(|(name, failure)| (name, failure.to_string())).collect();
+    Err(match is_database {
+        true => InitError::OtherDatabase { nodes, otherwise: topology.init.fresh(true, 0) },
+        false => InitError::Unfit { nodes },
+    })
 }
 
 /// Refuses markers that this version cannot read.

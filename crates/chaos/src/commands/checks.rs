@@ -3,19 +3,29 @@
 use std::collections::BTreeMap;
 
 use quorlock_sim::time::{MS, Time};
+use rustix::process::Pid;
 
-use super::plan::{Fault, TTL};
-use super::writer::OWN_CODE;
+use super::TTL;
+use super::writer::{CommandKind, OWN_CODE};
+use crate::faults::Kind;
 
+/// One `quorlock run`, or one script that holds a lock by `quorlock acquire --hold-by`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
+    pub(crate) machine: usize,
     pub(crate) key: usize,
-    pub(crate) is_script: bool,
+    pub(crate) kind: CommandKind,
+    /// The process of `quorlock run` or of the script; `None` before its start and after its end.
+    pub(crate) keeper: Option<Pid>,
+    /// The time of the run's event `acquired`; `None` before it.
+    pub(crate) acquired: Option<Time>,
+    /// The time for which the run's command writes, counted from `acquired`, if nothing ends the command.
+    pub(crate) writes: Time,
+    pub(crate) is_held: bool,
     /// The fault that was injected into the processes of this run, if any.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<Kind>,
     /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
     pub(crate) is_stalled: bool,
-    pub(crate) was_termed: bool,
     /// The time in which keeper and guardian were both stopped, so that neither could end the command. `None`: never.
     pub(crate) alone: Option<(Time, Time)>,
     /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
@@ -29,6 +39,15 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    pub(crate) fn is_script(&self) -> bool {
+        self.kind == CommandKind::SCRIPT
+    }
+
+    /// Whether the run's command would still write at `now + time` if nothing ended the command.
+    pub(crate) fn goes_on_for(&self, time: Time, now: Time) -> bool {
+        self.acquired.is_some_and(|at| at + self.writes > now + time)
+    }
+
     fn has(&self, event: &str) -> bool {
         self.events.iter().any(|seen| seen.split(':').next() == Some(event))
     }
@@ -108,7 +127,7 @@ fn excuse(
         return Some("keeper and guardian were stopped");
     }
     // A keeper releases the lock when its script ends, but nothing ends the command that the script was running.
-    let is_killed_script = |run: &Run| run.is_script && run.code.is_none() && run.fault.is_some();
+    let is_killed_script = |run: &Run| run.is_script() && run.code.is_none() && run.fault.is_some();
     if pair.iter().flatten().any(|run| is_killed_script(run)) {
         return Some("a script was killed, and its command went on");
     }
@@ -133,10 +152,10 @@ const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events; `None` if the code fits them.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
-    if run.is_script {
+    if run.is_script() {
         // A signal may end a script: that of a fault, or that of the script's keeper. The script's code is 70 if the
         // keeper was killed before it answered `acquire`, or answered late.
-        let kills_keeper = [Fault::KillGuardian, Fault::TermGuardian, Fault::KillBoth];
+        let kills_keeper = [Kind::KILL_GUARDIAN, Kind::TERM_GUARDIAN, Kind::KILL_BOTH];
         let is_keeper_killed = run.fault.is_some_and(|fault| kills_keeper.contains(&fault));
         let may_lack_keeper = is_keeper_killed || run.is_keeper_late;
         let is_known = run
@@ -146,7 +165,7 @@ pub(crate) fn misfit(run: &Run) -> Option<String> {
             .then(|| format!("exit code {:?} is none that a script can have", run.code));
     }
     let Some(code) = run.code else {
-        let killed = run.fault == Some(Fault::KillKeeper);
+        let killed = run.fault == Some(Kind::KILL_KEEPER);
         return (!killed).then(|| "a signal has ended the keeper".to_owned());
     };
     if run.is_stalled || !run.is_heard {
@@ -159,7 +178,7 @@ pub(crate) fn misfit(run: &Run) -> Option<String> {
         69 => run.has("not_acquired") && !contended && !run.has("acquired"),
         79 => run.has("lost") || run.has("not_started"),
         70 => run.has("unguarded") || run.has("not_started") || run.has("stubborn"),
-        143 => run.was_termed && !run.has("lost") && !run.has("unguarded"),
+        143 => run.fault == Some(Kind::TERM_KEEPER) && !run.has("lost") && !run.has("unguarded"),
         OWN_CODE => run.has("released") && !run.has("lost") && !run.has("unguarded"),
         _ => false,
     };
@@ -203,7 +222,7 @@ mod tests {
             assert_eq!(excuses(&runs, &meddling, calm, until + 2), [false], "{calm}");
         }
         // A stopped keeper notices the loss later, so the overlap is excused for longer.
-        let stopped = Run { fault: Some(Fault::StopKeeper), ..Run::default() };
+        let stopped = Run { fault: Some(Kind::STOP_KEEPER), ..Run::default() };
         assert_eq!(excuses(&[stopped, Run::default()], &meddling, true, 1991 + soon), [true]);
         // A change of another key, or a change long after the start of the overlap, excuses nothing.
         let runs = vec![Run { key: 1, ..Run::default() }; 2];
@@ -230,7 +249,7 @@ mod tests {
         assert_eq!(misfit(&run(OWN_CODE, &ends)), None);
         assert!(misfit(&run(79, &ends)).is_some());
         assert!(misfit(&run(143, &ends)).is_some());
-        assert_eq!(misfit(&Run { was_termed: true, ..run(143, &ends) }), None);
+        assert_eq!(misfit(&Run { fault: Some(Kind::TERM_KEEPER), ..run(143, &ends) }), None);
         assert_eq!(misfit(&run(79, &["acquired", "lost:expired"])), None);
         assert!(misfit(&run(OWN_CODE, &["acquired", "lost:expired", "released:x"])).is_some());
         assert_eq!(misfit(&run(75, &["not_acquired:true"])), None);
@@ -239,15 +258,16 @@ mod tests {
         assert!(misfit(&run(70, &ends)).is_some());
         assert!(misfit(&run(1, &ends)).is_some());
         assert!(misfit(&Run { code: None, ..run(0, &[]) }).is_some());
-        let killed = Run { code: None, fault: Some(Fault::KillKeeper), ..Run::default() };
+        let killed = Run { code: None, fault: Some(Kind::KILL_KEEPER), ..Run::default() };
         assert_eq!(misfit(&killed), None);
     }
 
     #[test]
     fn a_script_fails_for_a_fault_of_the_machine_only_if_its_keeper_was_killed_or_late() {
-        let script = |fault| Run { is_script: true, fault, code: Some(70), ..Run::default() };
-        assert_eq!(misfit(&script(Some(Fault::KillGuardian))), None);
-        for fault in [None, Some(Fault::KillKeeper), Some(Fault::StopGuardian)] {
+        let script =
+            |fault| Run { kind: CommandKind::SCRIPT, fault, code: Some(70), ..Run::default() };
+        assert_eq!(misfit(&script(Some(Kind::KILL_GUARDIAN))), None);
+        for fault in [None, Some(Kind::KILL_KEEPER), Some(Kind::STOP_GUARDIAN)] {
             assert!(misfit(&script(fault)).is_some(), "{fault:?}");
             assert_eq!(misfit(&Run { is_keeper_late: true, ..script(fault) }), None);
         }

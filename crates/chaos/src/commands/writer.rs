@@ -11,8 +11,10 @@ use quorlock::Lease;
 use quorlock_sim::time::{MS, Time};
 
 use crate::clock::now;
+use crate::said;
 
-/// The hidden first argument that makes this program a writer.
+/// The hidden first argument that makes this program a writer. If the last argument is a lease, the writer stops at the
+/// end of that lease.
 const WRITE: &str = "__write";
 
 /// Like [`WRITE`], but the process has a process group of its own.
@@ -21,10 +23,7 @@ const WRITE_APART: &str = "__write_apart";
 /// Like [`WRITE`], but the process soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
-/// Like [`WRITE`], but the last argument is a lease, and the process stops at the end of that lease.
-const WRITE_LEASE: &str = "__write_lease";
-
-pub(crate) const FIRST_ARGUMENTS: [&str; 4] = [WRITE, WRITE_APART, WRITE_CHAIN, WRITE_LEASE];
+pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
 
 /// The exit code of a command that ends by itself.
 pub(crate) const OWN_CODE: i32 = 7;
@@ -34,71 +33,69 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The longest time for which one process of a chain writes, in milliseconds. Then its successor writes.
 const LINK: Time = 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Plain,
-    Groups,
-    Stubborn,
-    Forking,
-    /// Starts one process after the other, outside of the command's process group.
-    Spawning,
-    /// Combines the kinds above except `Spawning`.
-    All,
-    /// A script that holds the lock by `quorlock acquire --hold-by`, and not a command of `quorlock run`.
-    Script,
-}
+/// A kind of command: its name, and its script for `sh -c`. `$0` is this program; `$@` is the file, the text of each line,
+/// and how many ms to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CommandKind(&'static str, &'static str);
 
-impl Kind {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Plain, Self::Groups, Self::Stubborn, Self::Forking, Self::Spawning, Self::All];
+impl CommandKind {
+    const PLAIN: Self = Self("a plain loop", r#"exec >/dev/null; "$0" __write "$@"; exit 7"#);
+    const GROUPS: Self = Self(
+        "process groups of its own",
+        r#"exec >/dev/null; timeout 60 "$0" __write "$@" & "$0" __write_apart "$@" & wait; exit 7"#,
+    );
+    const STUBBORN: Self =
+        Self("ignores SIGTERM", r#"exec >/dev/null; trap '' TERM; "$0" __write "$@"; exit 7"#);
+    const FORKING: Self = Self(
+        "ends, and its children go on",
+        r#"exec >/dev/null; "$0" __write "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#,
+    );
+    /// Starts one process after the other, outside of the command's process group.
+    pub(crate) const SPAWNING: Self = Self(
+        "starts ever more processes elsewhere",
+        r#"exec >/dev/null; timeout 60 sh -c 'trap "" TERM
+        for _ in 1 2 3 4; do "$0" __write_chain "$1" "$2" 6000 & done; sleep 6' "$0" "$@" &
+        "$0" __write "$@"; exit 7"#,
+    );
+    /// Combines the kinds above except `SPAWNING`.
+    const ALL_OF_THEM: Self = Self(
+        "groups, SIGTERM and children",
+        r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
+        "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#,
+    );
+    /// A script that holds the lock by `quorlock acquire --hold-by`, and not a command of `quorlock run`. It sleeps for
+    /// longer than the ttl. Its keeper extends the lock meanwhile.
+    pub(crate) const SCRIPT: Self = Self(
+        "a script with a lease and a keeper",
+        r#"exec 3>&1 >/dev/null; n=$(($3 / 250))
+        lease=$("$QUORLOCK" acquire "$KEY" --ttl 3s --max-ttl 3s --wait 4s --hold-by $$ \
+            --label "script-$2-" --lease-file "$LEASE_FILE") || exit
+        echo '{"event":"acquired"}' >&3
+        while [ $n -ge 0 ]; do
+            "$0" __write "$1" "$2" 200 "$lease"
+            [ $n -ne 6 ] || sleep 3.2
+            lease=$("$QUORLOCK" extend "$lease" --max-ttl 3s) || exit
+            n=$((n - 1))
+        done
+        "$QUORLOCK" release "$lease" --max-ttl 3s"#,
+    );
+
+    /// The kinds of commands of `quorlock run`.
+    pub(crate) const OF_RUN: [Self; 6] = [
+        Self::PLAIN,
+        Self::GROUPS,
+        Self::STUBBORN,
+        Self::FORKING,
+        Self::SPAWNING,
+        Self::ALL_OF_THEM,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "a plain loop",
-            Self::Groups => "process groups of its own",
-            Self::Stubborn => "ignores SIGTERM",
-            Self::Forking => "ends, and its children go on",
-            Self::Spawning => "starts ever more processes elsewhere",
-            Self::All => "groups, SIGTERM and children",
-            Self::Script => "a script with a lease and a keeper",
-        }
+        self.0
     }
 
-    /// A script for `sh -c`. `$0` is this program; `$@` is the file, the text of each line, and how many ms to write.
     pub(crate) const fn script(self) -> &'static str {
-        match self {
-            Self::Plain => r#"exec >/dev/null; "$0" __write "$@"; exit 7"#,
-            Self::Groups => {
-                r#"exec >/dev/null; timeout 60 "$0" __write "$@" & "$0" __write_apart "$@" & wait; exit 7"#
-            }
-            Self::Stubborn => r#"exec >/dev/null; trap '' TERM; "$0" __write "$@"; exit 7"#,
-            Self::Forking => {
-                r#"exec >/dev/null; "$0" __write "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
-            }
-            Self::Spawning => {
-                r#"exec >/dev/null; timeout 60 sh -c 'trap "" TERM
-                for _ in 1 2 3 4; do "$0" __write_chain "$1" "$2" 6000 & done; sleep 6' "$0" "$@" &
-                "$0" __write "$@"; exit 7"#
-            }
-            Self::All => {
-                r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
-                "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
-            }
-            // The script sleeps for longer than the ttl. Its keeper extends the lock meanwhile.
-            Self::Script => {
-                r#"exec 3>&1 >/dev/null; n=$(($3 / 250))
-                lease=$("$QUORLOCK" acquire "$KEY" --ttl 3s --max-ttl 3s --wait 4s --hold-by $$ \
-                    --label "script-$2-" --lease-file "$LEASE_FILE") || exit
-                echo '{"event":"acquired"}' >&3
-                while [ $n -ge 0 ]; do
-                    "$0" __write_lease "$1" "$2" 200 "$lease"
-                    [ $n -ne 6 ] || sleep 3.2
-                    lease=$("$QUORLOCK" extend "$lease" --max-ttl 3s) || exit
-                    n=$((n - 1))
-                done
-                "$QUORLOCK" release "$lease" --max-ttl 3s"#
-            }
-        }
+        self.1
     }
 }
 
@@ -109,8 +106,8 @@ pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
     let lease = lease.first().map(|text| text.parse::<Lease>()).transpose();
-    let lease = lease.map_err(|error| error.to_string())?;
-    write(mode, (file, who), ms, lease.as_ref()).map_err(|error| error.to_string())
+    let lease = lease.map_err(said)?;
+    write(mode, (file, who), ms, lease.as_ref()).map_err(said)
 }
 
 fn write(mode: &str, (file, who): (&str, &str), ms: Time, lease: Option<&Lease>) -> io::Result<()> {

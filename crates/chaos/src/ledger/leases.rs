@@ -2,12 +2,12 @@
 
 use quorlock_sim::time::{MS, Time};
 
-use super::{CALLS, Caller, Ledger, name};
+use super::{Caller, Ledger, name};
 use crate::clock::now;
 use crate::holds::Hold;
 use crate::protocol::{ControllerMessage, Operation};
+use crate::totals::{CALLS, OPERATIONS};
 
-pub(crate) const OPERATIONS: &str = "operations of callers while faults were injected";
 pub(crate) const ATTACHED: &str = "leases attached";
 pub(crate) const ATTACHED_SHARED: &str = "leases attached, of readers";
 pub(crate) const ATTACHED_FENCED: &str = "leases attached, with a larger fencing token";
@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// Answers a caller that seeks a lease of another process.
-    pub(super) fn sought(&mut self, (process, _, caller): Caller) -> ControllerMessage {
+    pub(super) fn sought(&mut self, (process, ..): Caller) -> ControllerMessage {
         let at = now();
         let is_fit = |lease: &Lease| {
             let is_new = lease.from != process && !lease.users.contains(&process);
@@ -75,11 +75,11 @@ impl Ledger {
             self.totals.count(CALLS, SAME_MOMENT, u64::from(is_second));
             (place, lease.text.clone(), lease.due.max(at))
         });
-        ControllerMessage::Lease { caller, lease }
+        ControllerMessage::Lease { lease }
     }
 
     pub(super) fn detached(&mut self, id: Caller, text: String, (from, until): (Time, Time)) {
-        let Some(held) = self.held.end(id, from).cloned() else { return };
+        let Some(held) = self.end(id, from) else { return };
         let place = self.leases.all.len();
         let what = format!("detaches {}: lease {place}, until {}", held.names(), self.when(until));
         self.note(from, format!("{}: {what}", name(id)));
@@ -87,7 +87,7 @@ impl Ledger {
         // The fencing token is left out, because the holder's own record already has it.
         let hold = Hold { holder, from, to: until, fence: None, ..held };
         let lease = Lease {
-            hold: self.held.all.len(),
+            hold: self.holds.len(),
             from: id.0,
             text,
             due: now() + GATHERING,
@@ -97,7 +97,7 @@ impl Ledger {
             proved: from,
             is_attached: false,
         };
-        self.held.all.push(hold);
+        self.holds.push(hold);
         self.leases.all.push(lease);
     }
 
@@ -133,7 +133,7 @@ impl Ledger {
     fn change(&mut self, place: usize, change: impl FnOnce(&mut Lease)) {
         let lease = &mut self.leases.all[place];
         change(lease);
-        self.held.all[lease.hold].to = lease.end();
+        self.holds[lease.hold].to = lease.end();
     }
 }
 
@@ -148,18 +148,19 @@ mod tests {
         let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, (10, 90), None);
         let text = "lease".to_owned();
-        ledger.said(0, 0, WorkerMessage::Detached { caller: 0, text, from: 20, until: 100 });
+        ledger.said((0, 0, 0), WorkerMessage::Detached { text, from: 20, until: 100 });
         ledger
     }
 
     fn holds(ledger: &mut Ledger, process: usize, (at, until): (Time, Time), lease: Option<usize>) {
-        let grant = Grant { asked: at, at, until, lease, ..Grant::default() };
-        ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resources: vec![0], grant });
+        let resources = vec![0];
+        let grant = Grant { resources, asked: at, at, until, lease, ..Grant::default() };
+        ledger.said((process, 0, 0), WorkerMessage::Holds { grant });
     }
 
     fn calls(ledger: &mut Ledger, process: usize, operation: Operation, at: Time) {
         let lease = Some(0);
-        ledger.said(process, 0, WorkerMessage::Calls { caller: 0, operation, lease, at });
+        ledger.said((process, 0, 0), WorkerMessage::Calls { operation, lease, at });
     }
 
     #[test]

@@ -1,16 +1,20 @@
-use super::failover::FAILOVERS;
 use super::*;
-use crate::act::Failover;
+use crate::faults::{Change, FLUSH, Failover, MASTER_AGAIN};
+
+const ALL: Abilities = Abilities { clocks: true, steps: true, leases: true };
 
 fn plans() -> impl Iterator<Item = RoundPlan> {
-    (0..500).map(|seed| RoundPlan::draw(seed, true))
+    (0..500).map(|seed| RoundPlan::library(seed, true))
 }
 
 #[test]
 fn a_seed_is_a_schedule() {
     for seed in 0..50 {
-        assert_eq!(RoundPlan::draw(seed, true), RoundPlan::draw(seed, true));
-        assert_ne!(RoundPlan::draw(seed, true).events, RoundPlan::draw(seed + 1, true).events);
+        assert_eq!(RoundPlan::library(seed, true), RoundPlan::library(seed, true));
+        assert_ne!(
+            RoundPlan::library(seed, true).events,
+            RoundPlan::library(seed + 1, true).events
+        );
         assert_eq!(RoundPlan::negative(seed, false), RoundPlan::negative(seed, false));
     }
 }
@@ -19,7 +23,7 @@ fn a_seed_is_a_schedule() {
 fn three_seeds_in_a_row_use_every_kind() {
     for from in 0..200 {
         let used: Vec<Kind> = (from..from + SEEDS_FOR_ALL)
-            .flat_map(|seed| RoundPlan::draw(seed, true).events)
+            .flat_map(|seed| RoundPlan::library(seed, true).events)
             .filter_map(|event| event.begins)
             .collect();
         let unused: Vec<_> = KINDS.concat();
@@ -30,7 +34,7 @@ fn three_seeds_in_a_row_use_every_kind() {
 
 #[test]
 fn clocks_that_cannot_be_moved_are_not() {
-    let events = (0..100).flat_map(|seed| RoundPlan::draw(seed, false).events);
+    let events = (0..100).flat_map(|seed| RoundPlan::library(seed, false).events);
     assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
 }
 
@@ -41,16 +45,14 @@ fn few_nodes_are_out_and_have_no_other_fault() {
         let (seed, mut out, mut follows) = (plan.seed, Vec::new(), Vec::new());
         for Event { act, .. } in &plan.events {
             match act {
-                Act::KillNode(node) | Act::StopNode(node) => {
+                Act::Node(node, Change::Kill | Change::Stop) => {
                     assert!(!follows.contains(node), "seed {seed}");
                     out.push(*node);
                 }
-                Act::StartNode(node) | Act::ContinueNode(node) => {
-                    out.retain(|other| other != node);
-                }
+                Act::Node(node, _) => out.retain(|other| other != node),
                 Act::Amnesia(places)
                 | Act::LogTail(places, _)
-                | Act::Flush(places)
+                | Act::Commands(places, FLUSH)
                 | Act::Forget(places) => {
                     assert!(!places.iter().any(|node| out.contains(node)), "seed {seed}");
                     assert!(!places.iter().any(|node| follows.contains(node)), "seed {seed}");
@@ -59,9 +61,13 @@ fn few_nodes_are_out_and_have_no_other_fault() {
                     assert!(!out.contains(node), "seed {seed}");
                     follows.push(*node);
                 }
-                Act::Promote(node) | Act::MasterAgain(node) => {
+                Act::Promote(node) => {
                     assert!(!out.contains(node), "seed {seed}");
                     follows.retain(|other| other != node);
+                }
+                Act::Commands(places, MASTER_AGAIN) => {
+                    assert!(!out.contains(&places[0]), "seed {seed}");
+                    follows.retain(|other| *other != places[0]);
                 }
                 _ => {}
             }
@@ -78,7 +84,7 @@ fn few_nodes_are_out_and_have_no_other_fault() {
 fn a_plan_is_within_the_assumptions_or_says_so() {
     let (mut inside, mut outside) = (0, 0);
     for plan in plans() {
-        let jumped = plan.kinds.contains(&Kind::Jump);
+        let jumped = plan.kinds.contains(&Kind::JUMP);
         assert!(!jumped || !plan.kinds.iter().any(|kind| kind.loses_data()));
         let mut steps = vec![0; plan.nodes];
         for Event { act, .. } in &plan.events {
@@ -105,9 +111,8 @@ fn a_plan_is_within_the_assumptions_or_says_so() {
 fn rounds_with_replicas_end_every_failover() {
     for from in 0..200 {
         let plans = (from..from + 3).map(RoundPlan::replicated);
-        let mut kinds: Vec<Kind> = plans.clone().map(|plan| plan.kinds[0]).collect();
-        kinds.sort_unstable();
-        assert_eq!(kinds, FAILOVERS, "seeds from {from}");
+        let kinds: Vec<Kind> = plans.clone().map(|plan| plan.kinds[0]).collect();
+        assert!(FAILOVERS.iter().all(|kind| kinds.contains(kind)), "seeds from {from}");
         for plan in plans {
             let mut failing: Vec<&Failover> = Vec::new();
             for Event { act, at, .. } in &plan.events {
@@ -127,5 +132,35 @@ fn rounds_with_replicas_end_every_failover() {
             }
             assert!(failing.is_empty() && plan.outside.is_none(), "seed {}", plan.seed);
         }
+    }
+}
+
+fn is_distant(plan: &RoundPlan) -> bool {
+    plan.round_trips().iter().any(|round_trip| *round_trip > 0)
+}
+
+#[test]
+fn every_fourth_round_is_at_a_distance_that_its_ttl_allows() {
+    for seed in 0..200 {
+        for plan in [RoundPlan::library(seed, true), RoundPlan::commands(seed, ALL)] {
+            assert_eq!(plan.round_trips().len(), plan.nodes);
+            assert!(plan.round_trips().iter().all(|it| *it * 20 <= plan.max_ttl), "seed {seed}");
+            assert!(seed % 4 == 3 || !is_distant(&plan), "seed {seed}");
+        }
+    }
+    let distant = plans().filter(is_distant).count();
+    assert!(distant > 100, "{distant} of 500");
+}
+
+#[test]
+fn every_round_with_commands_has_every_fault_of_a_holder() {
+    for seed in 0..100 {
+        let plan = RoundPlan::commands(seed, ALL);
+        for fault in OF_RUN.into_iter().chain(AROUND_RUN) {
+            let is_it = |act: &Act| matches!(act, Act::ToHolder(strike) if strike.fault == fault);
+            assert!(plan.events.iter().any(|event| is_it(&event.act)), "{fault:?}");
+        }
+        assert_eq!(plan, RoundPlan::commands(seed, ALL), "a seed is a schedule");
+        assert_eq!(plan.kinds.is_empty(), seed % 2 == 0, "half of the rounds are calm");
     }
 }

@@ -6,10 +6,9 @@ use quorlock::{DetachError, Lease, LeaseError, LeaseKind, LockOptions, LossCause
 use quorlock_sim::time::{MS, Time};
 use tokio::time::{sleep, timeout};
 
-use super::{Asked, Caller, Phase, Relied, say};
-use crate::clock::now;
-use crate::plan::nanos;
-use crate::protocol::{ControllerMessage, Grant, Operation, RESOURCES, WorkerMessage, is_fenced};
+use super::{Caller, Phase, Relied};
+use crate::clock::{nanos, now};
+use crate::protocol::{ControllerMessage, Grant, Operation, RESOURCES, WorkerMessage};
 
 /// The values with which callers take locks. With only two values, a caller often uses that of the present holder.
 const VALUES: [&str; 2] = ["worker", "cron"];
@@ -25,32 +24,27 @@ impl Caller {
         detaching: impl Future<Output = Result<Lease, DetachError>>,
         from: Time,
     ) {
-        let caller = self.number;
-        let patience = match self.random.percent(10) {
-            true => self.random.between(0, 3 * MS),
-            false => Time::MAX,
-        };
+        let patience = self.patience(10, 3 * MS);
         self.calls(Operation::Detach, None);
         let mut detaching = pin!(detaching);
-        say(&match timeout(nanos(patience), detaching.as_mut()).await {
+        let said = match timeout(patience, detaching.as_mut()).await {
             Ok(Ok(lease)) => {
                 let until = Relied::begin(|| lease.remaining()).until;
-                WorkerMessage::Detached { caller, text: lease.to_string(), from, until }
+                WorkerMessage::Detached { text: lease.to_string(), from, until }
             }
-            Ok(Err(error)) => {
-                WorkerMessage::Held { caller, until: from, lost: Some(error_name(&error)) }
-            }
+            Ok(Err(error)) => WorkerMessage::Held { until: from, lost: Some(error_name(&error)) },
             // This message ends the hold. It precedes the drop, after which another caller can get the lock.
-            Err(_) => WorkerMessage::Held { caller, until: from, lost: None },
-        });
-        say(&WorkerMessage::Left);
+            Err(_) => WorkerMessage::Held { until: from, lost: None },
+        };
+        self.say(&said);
+        self.say(&WorkerMessage::Left);
     }
 
     /// Waits for a lease of another process. Returns its index, its text, and the time at which to use it.
     async fn seek(&mut self) -> Option<(usize, String, Time)> {
         let end = now() + PATIENCE;
         while now() < end && !self.is_calm() {
-            let message = self.ask(WorkerMessage::Seeks { caller: self.number }).await;
+            let message = self.ask(WorkerMessage::Seeks).await;
             if let Some(ControllerMessage::Lease { lease: Some(lease), .. }) = message {
                 return Some(lease);
             }
@@ -72,7 +66,7 @@ impl Caller {
             (..=2, _) | (_, LeaseKind::Taken) => self.release_lease(place, &lease).await,
             _ => self.attach(place, &lease).await,
         }
-        say(&WorkerMessage::Left);
+        self.say(&WorkerMessage::Left);
     }
 
     async fn extend_lease(&mut self, place: usize, lease: &Lease) {
@@ -81,7 +75,7 @@ impl Caller {
         match self.patiently(client.extend_lease(lease)).await {
             Some(Ok(lease)) => {
                 let (text, until) = (lease.to_string(), Relied::begin(|| lease.remaining()).until);
-                say(&WorkerMessage::Prolonged { lease: place, text, asked, until });
+                self.say(&WorkerMessage::Prolonged { lease: place, text, asked, until });
             }
             Some(Err(error)) => self.check(&error),
             None => {}
@@ -111,8 +105,8 @@ impl Caller {
     }
 
     async fn attach(&mut self, place: usize, lease: &Lease) {
-        let wait = nanos(self.random.between(0, 1000 * MS));
-        let options = LockOptions::new().wait(wait).auto_extend(self.random.coin());
+        let wait = self.random.between(0, 1000 * MS);
+        let options = LockOptions::new().wait(self.wait(wait)).auto_extend(self.random.coin());
         let (client, lease) = (self.client.clone(), lease.clone());
         let place_of = |name: &str| RESOURCES.iter().position(|known| *known == name);
         let resources = lease.resources().filter_map(place_of).collect();
@@ -125,28 +119,19 @@ impl Caller {
             }
             client.attach(&lease).options(options).await.map(|guard| (guard, None))
         };
-        let at = self.calls(Operation::Attach, Some(place));
-        let asked = Asked {
-            resources,
-            is_reader: kind == LeaseKind::Shared,
-            at,
-            ttl: Time::try_from(ttl).unwrap_or(Time::MAX),
-            lease: Some(place),
-        };
-        if let Some((guard, fencing_token)) = self.granted(call).await {
-            self.hold(guard, fencing_token, asked).await;
-        }
+        let asked = self.calls(Operation::Attach, Some(place));
+        let (is_reader, lease) = (kind == LeaseKind::Shared, Some(place));
+        let grant = Grant { resources, asked, is_reader, lease, ..Grant::default() };
+        self.hold(call, Time::try_from(ttl).unwrap_or(Time::MAX), grant).await;
     }
 
     /// Takes a lock with a value that other processes use too.
     pub(super) async fn take(&mut self) {
-        let resource = self
-            .random
-            .index(RESOURCES.iter().enumerate().filter(|(place, _)| !is_fenced(*place)).count());
+        let resource = self.random.index(RESOURCES.len() / 2);
         let value = self.random.pick(&VALUES);
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
         let wait = if self.random.coin() { 0 } else { self.random.between(0, 1000 * MS) };
-        let options = LockOptions::new().wait(nanos(wait));
+        let options = LockOptions::new().wait(self.wait(wait));
         let call = self.client.take(RESOURCES[resource], value, nanos(ttl)).options(options);
         let asked = self.calls(Operation::Take, None);
         if let Some(taken) = self.granted(call.into_future()).await {
@@ -156,12 +141,10 @@ impl Caller {
 
     /// Holds a lock with a chosen value for a while. Then the caller releases it, detaches it, or lets it expire.
     async fn hold_taken(&mut self, taken: Taken, resource: usize, (asked, ttl): (Time, Time)) {
-        let caller = self.number;
         let mut relied = Relied::begin(|| taken.remaining());
         let Relied { at, until } = relied;
-        let grant =
-            Grant { asked, at, until, token: taken.nonce().to_string(), ..Grant::default() };
-        say(&WorkerMessage::Holds { caller, resources: vec![resource], grant });
+        let grant = Grant { resources: vec![resource], asked, at, until, ..Grant::default() };
+        self.say(&WorkerMessage::Holds { grant });
         let numbers = self.read().await;
         let long = !self.is_calm() && self.random.percent(40);
         let end = now() + self.random.between(0, if long { 2 * ttl } else { 20 * MS });
@@ -172,7 +155,7 @@ impl Caller {
                 let _ = taken.extend().await;
             }
             relied.look(|| taken.remaining());
-            say(&WorkerMessage::StillHolds { caller, until: relied.until });
+            self.say(&WorkerMessage::StillHolds { until: relied.until });
         }
         self.write((taken.is_valid(), None), &relied, numbers).await;
         // A `Taken` reports no cause of a loss. With the cause `KeyGone`, the hold ends at the last successful check.
@@ -182,14 +165,14 @@ impl Caller {
         let way = if self.is_calm() || cause.is_some() { 0 } else { self.random.below(10) };
         match way {
             0..=4 => {
-                say(&WorkerMessage::Held { caller, until: from, lost });
+                self.say(&WorkerMessage::Held { until: from, lost });
                 drop(taken.release().await);
             }
             5..=6 => {
                 // The drop does not release the lock, so no other client may get the lock before its validity ends.
-                say(&WorkerMessage::Held { caller, until: relied.until, lost });
+                self.say(&WorkerMessage::Held { until: relied.until, lost });
                 drop(taken);
-                say(&WorkerMessage::Left);
+                self.say(&WorkerMessage::Left);
             }
             _ => self.detach(taken.detach(), from).await,
         }

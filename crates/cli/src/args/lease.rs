@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quorlock::env::duration;
+use quorlock::settings::duration;
 
 use super::values::other_process;
 use super::{LockArgs, NodeArgs, OnLost};
@@ -14,17 +14,20 @@ const ACQUIRE_EXAMPLES: &str = "\
 Examples:
   A script that holds the lock until it ends, however it ends:
     lease=$(quorlock acquire deploy --wait 5m --hold-by $$) || exit
-    trap 'quorlock release \"$lease\"' EXIT
+    trap 'QUORLOCK_LEASE=$lease quorlock release' EXIT
     ./build && ./deploy
 
   The same without a keeper: the lock ends after --ttl unless it is extended
     lease=$(quorlock acquire deploy --ttl 30s --wait 5m) || exit
-    trap 'quorlock release \"$lease\"' EXIT
-    step_one && next=$(quorlock extend \"$lease\") && lease=$next && step_two
+    trap 'QUORLOCK_LEASE=$lease quorlock release' EXIT
+    step_one && next=$(QUORLOCK_LEASE=$lease quorlock extend) || exit
+    lease=$next; step_two
 
   In fish:
     set lease (quorlock acquire deploy --hold-by $fish_pid); or exit
-    function give_back --on-event fish_exit; quorlock release $lease; end
+    function give_back --on-event fish_exit
+        QUORLOCK_LEASE=$lease quorlock release
+    end
     ./build; and ./deploy
 
   Taken by one job and released by another one:
@@ -32,13 +35,13 @@ Examples:
 
 const EXTEND_EXAMPLES: &str = "\
 Examples:
-  next=$(quorlock extend \"$lease\") && lease=$next || exit
+  next=$(QUORLOCK_LEASE=$lease quorlock extend) && lease=$next || exit
   quorlock extend --lease-file deploy.lease --quiet
   quorlock extend cart-7 --value checkout-42 --ttl 10s";
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  quorlock release \"$lease\"
+  QUORLOCK_LEASE=$lease quorlock release
   quorlock release --lease-file deploy.lease
   quorlock release cart-7 --value checkout-42";
 
@@ -77,8 +80,19 @@ pub(crate) struct Acquire {
     /// With --hold-by: the signal that PID gets if the lock is lost, or "none". It is sent a fifth
     /// of the TTL before the lock ends, or at once if the lock is gone already. Only PID gets it,
     /// not its children
-    #[arg(long, value_name = "SIGNAL", default_value = "TERM", requires = "hold_by")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "SIGNAL",
+        default_value = "TERM",
+        requires = "hold_by"
+    )]
     pub(crate) on_lost: OnLost,
+
+    /// With --hold-by: append a line to FILE if the lock is lost, with the time and the reason. The
+    /// same line goes to the standard error of PID, except where that is a socket, as under systemd
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "hold_by")]
+    pub(crate) log: Option<PathBuf>,
 
     /// Also write the lease to this file. Only its owner can read it. A file that holds no lease is
     /// not overwritten. If the file cannot be written, the lock is given back and nothing is printed
@@ -109,7 +123,8 @@ pub(crate) struct Acquire {
 /// allows no further extension, or if KEY has another value or is free. After 69 or 77 the lock
 /// ends when the old lease says, unless a later extend succeeds.
 #[derive(Debug, Args)]
-#[command(override_usage = "quorlock extend [OPTIONS] <LEASE>\n       \
+#[command(override_usage = "QUORLOCK_LEASE=<LEASE> quorlock extend [OPTIONS]\n       \
+                            quorlock extend [OPTIONS] <LEASE>\n       \
                             quorlock extend [OPTIONS] --lease-file <PATH>\n       \
                             quorlock extend [OPTIONS] <KEY> --value <V>")]
 #[command(after_long_help = EXTEND_EXAMPLES)]
@@ -119,7 +134,7 @@ pub(crate) struct Extend {
 
     /// The TTL with --value [default: 10s, or --max-ttl if that is shorter]. Refused for a lease,
     /// which keeps the TTL of its acquire
-    #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
+    #[arg(long, value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
@@ -140,7 +155,8 @@ pub(crate) struct Extend {
 /// lock ends by itself within its TTL; 70 if the file cannot be deleted; 79 if KEY has another value
 /// than V.
 #[derive(Debug, Args)]
-#[command(override_usage = "quorlock release [OPTIONS] <LEASE>\n       \
+#[command(override_usage = "QUORLOCK_LEASE=<LEASE> quorlock release [OPTIONS]\n       \
+                            quorlock release [OPTIONS] <LEASE>\n       \
                             quorlock release [OPTIONS] --lease-file <PATH>\n       \
                             quorlock release [OPTIONS] <KEY> --value <V>")]
 #[command(after_long_help = RELEASE_EXAMPLES)]
@@ -156,9 +172,9 @@ pub(crate) struct Release {
 #[derive(Debug, Args)]
 pub(crate) struct LeaseArgs {
     /// The line that acquire or extend printed, or - to read it from standard input. With --value,
-    /// the lock's name
-    #[arg(value_name = "LEASE", required_unless_present = "lease_file")]
-    #[arg(conflicts_with = "lease_file")]
+    /// the lock's name. Without LEASE and --lease-file, the line is read from QUORLOCK_LEASE. Prefer
+    /// that: every user of the machine can read an argument while the command runs
+    #[arg(value_name = "LEASE", conflicts_with = "lease_file")]
     pub(crate) lease: Option<String>,
 
     /// Read the lease from this file. extend writes the new lease to it, and release deletes it
@@ -168,7 +184,7 @@ pub(crate) struct LeaseArgs {
 
     /// Name the lock by its key and by this value instead of a lease. Safe only while one client at
     /// a time uses this value
-    #[arg(long, value_name = "V", conflicts_with = "lease_file")]
+    #[arg(long, value_name = "V", requires = "lease", conflicts_with = "lease_file")]
     pub(crate) value: Option<String>,
 }
 

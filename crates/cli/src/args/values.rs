@@ -1,10 +1,9 @@
 //! Values of options.
 
-use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use quorlock::env::duration;
+use quorlock::settings::duration;
 use rustix::process::Signal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,13 +65,6 @@ pub(super) fn other_process(text: &str) -> Result<i32, String> {
     }
 }
 
-pub(super) fn number<T: std::str::FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
-        IntErrorKind::PosOverflow => "this number is too large".to_owned(),
-        _ => "must be a number, 0 or larger".to_owned(),
-    })
-}
-
 /// Accepts only a name that needs no quotes in an ACL command.
 pub(super) fn acl_user(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -80,12 +72,4 @@ pub(super) fn acl_user(text: &str) -> Result<String, String> {
         return Err("a user's name has letters, digits, '.', '_' or '-'".to_owned());
     }
     Ok(text.to_owned())
-}
-
-pub(super) fn load_time(text: &str) -> Result<Duration, String> {
-    const MIN: Duration = Duration::from_secs(1);
-    const MAX: Duration = Duration::from_secs(600);
-    let time = duration(text)?;
-    let fits = (MIN..=MAX).contains(&time);
-    if fits { Ok(time) } else { Err(format!("must be {MIN:?} to {MAX:?}")) }
 }

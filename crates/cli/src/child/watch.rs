@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 
 use super::super::guardian::clock::{Alarm, Moment};
 use super::super::guardian::kill_policy::{Ending, Killed, KilledBy};
-use super::super::guardian::mutants::{Mutant, is_active};
 use super::super::guardian::process_tree::{ProcessTree, Strangers};
 use super::super::guardian::terminal::Terminal;
 use super::super::guardian::wire::{Channel, Message, Next};
@@ -183,10 +182,7 @@ impl ChildWatch {
         });
         if overdue.again_at <= now.boot_ns {
             process_tree.signal_all(Signal::KILL);
-            overdue.again_at = match is_active(Mutant::OneKillInItsPlace) {
-                true => u64::MAX,
-                false => now.boot_ns.saturating_add(overdue.pause),
-            };
+            overdue.again_at = now.boot_ns.saturating_add(overdue.pause);
             overdue.pause = (2 * overdue.pause).min(AGAIN_MAX_NS);
         }
         let until = overdue.until.min(overdue.again_at);

@@ -5,6 +5,7 @@ use std::process::ChildStdin;
 use std::thread;
 use std::time::Duration;
 
+use quorlock::settings::Origin;
 use quorlock::{AcquireError, DetachError, Lease, Waiting};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -17,14 +18,13 @@ use super::wait::REPORTS;
 use crate::args::{Acquire, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, Output};
-use crate::settings::Origin;
+use crate::output::{self, Output, json_line};
 
 pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refused> {
     let lock = &args.lock;
     options::check_lock(lock, &args.nodes)?;
     // Only a typed label conflicts with --value. A label from the environment or the file has no effect then.
-    let is_labelled = matches!(args.nodes.origins.of("label"), Some(Origin::Typed(_)));
+    let is_labelled = args.nodes.values.origin("label") == Some(Origin::Typed);
     let with_value = [
         ("shared", lock.shared, "readers have values of their own"),
         ("fenced", lock.fenced, "a lock with a value of yours has no fencing token"),
@@ -45,6 +45,9 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
             return Err(Refused::internal(message));
         }
         None => {}
+    }
+    if let Some(path) = &args.log {
+        keeper::check_log(path, &args.nodes)?;
     }
     if args.hold_by.is_some() {
         options::stoppable_ttl(&lock.times, &args.nodes)?;
@@ -93,8 +96,9 @@ impl Giver<'_> {
             }
             Err(code) => code,
         };
-        let give_back = self.args.nodes.node_timeout(self.args.lock.times.ttl(&self.args.nodes));
-        let _ = self.caller.client.shutdown(give_back).await;
+        let ttl = self.args.lock.times.ttl(&self.args.nodes);
+        let client = &self.caller.client;
+        let _ = client.shutdown(client.longest_node_timeout(ttl)).await;
         code
     }
 
@@ -130,7 +134,7 @@ impl Giver<'_> {
         if let Some(message) = message {
             self.say_failed(&message);
         }
-        keeper::end(&given, self.args.nodes.node_timeout(given.ttl()));
+        keeper::end(&given);
         // A failed release is ignored: without its keeper nobody extends the lock, so the lock ends after its ttl.
         let _ = self.caller.client.release_lease(&given).await;
         Err(code)
@@ -179,7 +183,7 @@ impl Giver<'_> {
         }
         self.say_acquired(lease);
         let text = match (self.format.json, self.format.quiet) {
-            (true, _) => format!("{}\n", lease_json(lease)),
+            (true, _) => json_line(lease_json(lease)),
             (false, true) if self.args.lease_file.is_some() => return Ok(()),
             (false, _) => format!("{lease}\n"),
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::admin::list_nodes;
-use quorlock::node::Failure;
+use quorlock::node::{Failure, FailureKind};
 use quorlock::{
     AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, RestartGuard, Waiting,
 };
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::events::lock_event;
+use super::events::{lock_event, remedies};
 use super::status::node_json;
 use crate::args::{IfHeld, LockArgs, NodeArgs, WaitArg};
 use crate::child::Signals;
@@ -42,11 +42,8 @@ impl<'a> Caller<'a> {
         label: &str,
     ) -> Result<Self, Refused> {
         let (ttl, max_hold) = (lock.times.ttl(nodes), lock.times.max_hold());
-        let mut options = LockOptions::new().ttl(ttl).max_hold(max_hold).process_owner(label);
-        if let Some(yields) = lock.times.yield_to_pollers {
-            options = options.yield_to_pollers(yields);
-        }
-        let builder = options::builder(nodes)?.options(options);
+        let options = LockOptions::new().ttl(ttl).max_hold(max_hold).process_owner(label);
+        let builder = options::builder(nodes)?.options(options).on_warning(output.warner());
         // Signals are caught from here on, even before a task reads them.
         let signals = Signals::catch()?;
         let client = options::build(builder, nodes)?;
@@ -102,7 +99,17 @@ impl Caller<'_> {
             let kind = node.failure().map(Failure::kind);
             kind.is_some_and(|kind| kind.is_for_good() || kind.is_about_rights())
         };
+        let waits = |node: &NodeAnswer| {
+            let kind = node.failure().map(Failure::kind);
+            let waits = [FailureKind::Quarantined, FailureKind::Silent];
+            kind.is_none_or(|kind| waits.contains(&kind) || kind.is_about_reach())
+        };
+        let hint;
         let (code, hint) = match error {
+            AcquireError::Contended(_) if self.is_inside_of_its_lock() => {
+                let hint = "a quorlock run around this command has taken the lock, and no lock is re-entrant";
+                (self.held, hint)
+            }
             AcquireError::Contended(_) => (self.held, ""),
             AcquireError::Invalid(_) => (ExitCode::Usage, ""),
             AcquireError::Closed { .. } => (ExitCode::Internal, ""),
@@ -111,16 +118,28 @@ impl Caller<'_> {
             }
             _ if error.is_exhausted() => (ExitCode::Internal, ""),
             AcquireError::NodesUntrusted(_)
-                if error.retry_after().is_some() && !error.nodes().iter().any(needs_a_person) =>
+                if error.retry_after().is_some() && error.nodes().iter().all(waits) =>
             {
-                let hint = "use a longer --wait; or, if no lock is in use: quorlock init --fresh";
+                let hint = match error.nodes() {
+                    [_] => {
+                        "if this node is one of several, the list is wrong: name them all; else use a longer --wait; or \
+                         stop all clients, then quorlock init --fresh"
+                    }
+                    _ => "use a longer --wait; or stop all clients, then quorlock init --fresh",
+                };
                 (ExitCode::NoQuorum, hint)
             }
-            AcquireError::NodesUntrusted(_) => (ExitCode::NoQuorum, "quorlock doctor says more"),
-            AcquireError::NoQuorum(_) => (
-                ExitCode::NoQuorum,
-                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each",
-            ),
+            AcquireError::NodesUntrusted(_) if error.nodes().iter().any(needs_a_person) => {
+                (ExitCode::NoQuorum, "quorlock doctor says more")
+            }
+            AcquireError::NodesUntrusted(_) | AcquireError::NoQuorum(_) => {
+                let is_timed = matches!(error, AcquireError::NodesUntrusted(_))
+                    && error.retry_after().is_some();
+                let longer = if is_timed { "use a longer --wait; " } else { "" };
+                let failures = error.nodes().iter().filter_map(NodeAnswer::failure);
+                hint = format!("{longer}{}", remedies(failures));
+                (ExitCode::NoQuorum, &*hint)
+            }
             _ => (ExitCode::NoQuorum, ""),
         };
         let message = error.told_with(hint);
@@ -133,6 +152,13 @@ impl Caller<'_> {
         }
         self.output.error(event, &message);
         code
+    }
+
+    /// Whether this process was started by `quorlock run` with one of the same keys.
+    fn is_inside_of_its_lock(&self) -> bool {
+        let outer = std::env::var("QUORLOCK_KEY");
+        let is_inside = std::env::var_os("QUORLOCK_TOKEN").is_some();
+        is_inside && outer.is_ok_and(|outer| self.lock.keys().any(|key| key == outer))
     }
 
     /// Gives up: this process has too few file descriptors to connect to a quorum, and none becomes free while it only
@@ -165,7 +191,7 @@ impl Caller<'_> {
     /// Reports the lock. With --restart-guard observe, names each node whose votes a strict client would not count.
     /// `more` are further sentences of the message.
     pub(super) fn say_acquired(&mut self, mut event: Value, more: Vec<String>) {
-        let observes = self.nodes.restart_guard == Some(RestartGuard::Observe);
+        let observes = self.nodes.restart_guard() == RestartGuard::Observe;
         let untrusted = if observes { self.untrusted() } else { Vec::new() };
         let nodes =
             untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));

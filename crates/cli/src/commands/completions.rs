@@ -7,18 +7,18 @@ use crate::args::{Cli, Completions};
 use crate::exit_code::ExitCode;
 use crate::options::Refused;
 use crate::output;
-use crate::settings::shortened;
+use crate::settings::described;
 
 pub(crate) fn main(args: &Completions) -> Result<ExitCode, Refused> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut shaped(Cli::command()), "quorlock", &mut script);
-    output::print(&completing_cmd(args.shell, &String::from_utf8_lossy(&script)))?;
+    output::print_as_is(completing_cmd(args.shell, &String::from_utf8_lossy(&script)))?;
     Ok(ExitCode::Success)
 }
 
 /// Gives each option the short text of `-h`, which shells show in a menu, and a hint about its values.
 fn shaped(command: clap::Command) -> clap::Command {
-    command.mut_args(|arg| hinted(shortened(arg))).mut_subcommands(shaped)
+    command.mut_args(|arg| hinted(described(arg))).mut_subcommands(shaped)
 }
 
 /// Without a hint, bash offers file names for each value. With these hints, it does so only where a file is expected.

@@ -1,8 +1,8 @@
 //! `quorlock demo`: five nodes, a dozen workers, one fault after the other, and a verdict.
 //!
-//! The workers run in processes of their own. They contend for one lock, and change a file that only the lock protects.
-//! Each worker reports over a pipe when it held the lock, by the boot clock, which all processes of a machine share.
-//! The verdict comes from these reports, not from the lock's own view.
+//! Nodes and workers are in this process. The workers contend for one lock, and change a file that only the lock
+//! protects. Each worker reports when it held the lock. The verdict comes from these reports, not from the lock's own
+//! view.
 
 mod nodes;
 mod record;
@@ -17,13 +17,10 @@ use std::time::Duration;
 
 use self::nodes::FiveNodes;
 use self::stage::Stage;
-pub(crate) use self::workers::process as worker;
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
 use crate::options::Refused;
-
-pub(crate) const WORKER: &str = "__demo-worker";
 
 const KEY: &str = "demo";
 
@@ -32,7 +29,7 @@ const TTL: Duration = Duration::from_secs(1);
 
 const WAIT: Duration = Duration::from_millis(1500);
 
-/// Runs the demo. When it returns, even with an error, its processes have ended and its files are deleted.
+/// Runs the demo. When it returns, even with an error, its file is deleted.
 pub(crate) fn main() -> Result<ExitCode, Refused> {
     super::runtime()?.block_on(async {
         // Signals are caught from here on, even before the demo awaits them.
@@ -41,7 +38,7 @@ pub(crate) fn main() -> Result<ExitCode, Refused> {
         let folder = folder.map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let counter = folder.path().join("counter");
         fs::write(&counter, "0")?;
-        let mut stage = Stage::start(FiveNodes::start()?, counter, signals)?;
+        let mut stage = Stage::start(FiveNodes::new(), counter, signals)?;
         script::play(&mut stage).await?;
         stage.end().await
     })

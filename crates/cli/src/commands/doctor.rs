@@ -4,17 +4,24 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use quorlock::LockOptions;
+use quorlock::settings::duration;
 use quorlock_admin::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use serde_json::{Value, json};
 
+use super::slow::looking;
 use crate::args::{Doctor, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, columns, millis, time};
+use crate::output::{self, columns, json_line, millis, plain, time};
 
 pub(crate) fn main(args: &Doctor, format: OutputArgs) -> Result<ExitCode, Refused> {
-    let builder = options::builder(&args.nodes)?;
-    let examined = super::runtime()?.block_on(examine(&builder));
+    let mut builder = options::builder(&args.nodes)?;
+    // No option of this command, but the locks of this machine have it.
+    if let Some(ttl) = args.nodes.values.get("ttl", duration) {
+        builder = builder.options(LockOptions::new().ttl(ttl));
+    }
+    let examined = super::runtime()?.block_on(looking(&builder, format, examine(&builder)));
     let examined = examined.map_err(|error| options::blamed(error, &args.nodes))?;
     let paint = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = if args.systemd {
@@ -22,19 +29,20 @@ pub(crate) fn main(args: &Doctor, format: OutputArgs) -> Result<ExitCode, Refuse
     } else if let Some(user) = &args.acl {
         if !format.quiet {
             // Standard output has only the commands, because it may be piped to a server.
-            let how = "put each line behind redis-cli -h HOST -p PORT, with a password for PASSWORD; then, to keep it over a \
+            let how = "run each line as the arguments of redis-cli -h HOST -p PORT, with a password for PASSWORD; then, to keep it over a \
                        restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
             let _ = writeln!(io::stderr(), "{how}");
         }
         acl(&examined, user)
     } else if format.json {
         let mut json = as_json(&examined);
-        json["config"] = json!(args.nodes.origins.file);
-        format!("{json}\n")
+        json["config"] = json!(args.nodes.values.file);
+        json_line(&json)
     } else {
         as_text(&examined, args, format, paint)
     };
-    output::print(&text)?;
+    // The text is plain except for the colors.
+    output::print_as_is(text)?;
     Ok(match examined.worst() {
         // With --systemd or --acl, the printed text does not depend on the findings, so the exit code does not either.
         _ if args.systemd => ExitCode::Success,
@@ -47,9 +55,9 @@ pub(crate) fn main(args: &Doctor, format: OutputArgs) -> Result<ExitCode, Refuse
 
 /// One line per node with its findings below it. The last line is about all nodes together.
 fn as_text(examined: &Examination, args: &Doctor, format: OutputArgs, paint: bool) -> String {
-    let mut text = match &args.nodes.origins.file {
+    let mut text = match &args.nodes.values.file {
         _ if format.quiet => String::new(),
-        Some(file) => format!("config   {}\n", file.display()),
+        Some(file) => plain(&format!("config   {}\n", file.display())),
         None => "config   no file\n".to_owned(),
     };
     let head = ["NODE", "SERVER", "UPTIME", "ROUND TRIP", "CLOCK", "VOTES"];
@@ -83,8 +91,8 @@ fn told(finding: &Finding, paint: bool) -> String {
     let severity = Some(finding.severity).filter(|severity| *severity > Severity::Note);
     let what = format!("{}: {}", finding.severity, finding.what);
     let mut text = format!("         {}\n", painted(severity, paint, &what));
-    text.push_str(&format!("             why  {}\n", finding.why));
-    text.push_str(&format!("             fix  {}\n", finding.fix));
+    text += &plain(&format!("             why  {}\n", finding.why));
+    text += &plain(&format!("             fix  {}\n", finding.fix));
     text
 }
 
@@ -95,7 +103,7 @@ fn painted(severity: Option<Severity>, paint: bool, text: &str) -> String {
         Some(_) => AnsiColor::Yellow,
     };
     let style = if paint { color.on_default() } else { Style::new() };
-    format!("{style}{text}{style:#}")
+    format!("{style}{}{style:#}", plain(text))
 }
 
 fn row(node: &NodeReport) -> [String; 6] {

@@ -57,6 +57,34 @@ pub(super) fn release_unconfirmed(released: &Released, title: &str, end: &str) -
     format!("too few nodes confirmed the release of {title}, which ends within {end}{reasons}")
 }
 
+/// The remedy for failures of this kind, of one node or several; `None` if only the node's own words say it.
+fn remedy(kind: FailureKind) -> Option<&'static str> {
+    Some(match kind {
+        FailureKind::Unreachable
+        | FailureKind::ConnectTimeout
+        | FailureKind::Suspended
+        | FailureKind::Silent => "start the nodes that failed, or fix the way to them",
+        FailureKind::Busy => "wait until the script has ended, or end it: SCRIPT KILL",
+        FailureKind::Loading => "wait until the data is loaded",
+        FailureKind::OutOfMemory => "give the server more memory",
+        FailureKind::CannotPersist => "make room on the server's disk, and let it write there",
+        _ => return None,
+    })
+}
+
+/// The remedies for these failures, and where more is said.
+pub(super) fn remedies<'a>(failures: impl Iterator<Item = &'a Failure>) -> String {
+    // A server that answers but lacks something, such as a database, says so in the failure's own words.
+    let lacks =
+        |failure: &Failure| failure.detail().is_some_and(|it| it.contains("the server has no "));
+    let failures = failures.filter(|failure| !lacks(failure));
+    let mut remedies: Vec<&str> = failures.filter_map(|failure| remedy(failure.kind())).collect();
+    remedies.sort_unstable();
+    remedies.dedup();
+    remedies.push("quorlock doctor says more of each");
+    remedies.join("; ")
+}
+
 /// The exit code if too few of `count` nodes answered, because of these failures.
 pub(super) fn too_few<'a>(
     failures: impl Iterator<Item = &'a Failure>,
@@ -74,5 +102,26 @@ pub(super) fn too_few<'a>(
         ExitCode::Internal
     } else {
         ExitCode::NoQuorum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_fits_the_failures() {
+        let told = |kinds: &[FailureKind]| {
+            let failures: Vec<Failure> = kinds.iter().map(|kind| Failure::new(*kind)).collect();
+            remedies(failures.iter())
+        };
+        use FailureKind::{Busy, OutOfMemory, Redirected, Silent, Unreachable};
+        let doctor = "quorlock doctor says more of each";
+        assert_eq!(told(&[OutOfMemory; 2]), format!("give the server more memory; {doctor}"));
+        assert_eq!(told(&[Redirected]), doctor);
+        let start = "start the nodes that failed, or fix the way to them";
+        assert_eq!(told(&[Silent, Unreachable]), format!("{start}; {doctor}"));
+        let wait = "wait until the script has ended, or end it: SCRIPT KILL";
+        assert_eq!(told(&[Busy, Silent, Busy]), format!("{start}; {wait}; {doctor}"));
     }
 }

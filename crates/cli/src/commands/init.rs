@@ -6,56 +6,61 @@ use std::time::Duration;
 
 use quorlock::ClientBuilder;
 use quorlock::admin::{group, names};
-use quorlock::node::{FailureKind, NodeConfig};
+use quorlock::node::{Failure, FailureKind, NodeConfig};
+use quorlock::settings::old_nodes;
 use quorlock_admin::init::{
-    Before, ChangedNode, InUse, InitError, Initialized, NodeChange, before, fresh, in_use,
-    reconfigure,
+    Before, ChangedNode, InUse, InitError, Initialized, LiveClient, NodeChange, fresh, in_use,
+    in_use_by_old, reconfigure,
 };
 use quorlock_admin::locks::Incomplete;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::ls::not_looked_at;
+use super::slow::looking;
 use super::status::who;
 use crate::args::{Init, OutputArgs};
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{Output, millis, time};
+use crate::output::{Output, millis, plain, time};
 
 pub(crate) fn main(args: &Init, format: OutputArgs) -> Result<ExitCode, Refused> {
-    let builder = options::builder(&args.nodes)?;
-    let old: Result<Vec<NodeConfig>, _> =
-        args.old_node.iter().map(|url| NodeConfig::parse(url)).collect();
-    let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
+    let mut builder = options::builder(&args.nodes)?;
+    let old: Result<Vec<_>, _> = args.old_node.iter().map(|list| old_nodes(list)).collect();
+    let old: Vec<NodeConfig> =
+        old.map_err(|reason| Refused::usage(format!("--old-node: {reason}")))?.concat();
     let mut output = Output::new(format, None)?;
     let runtime = super::runtime()?;
     let question = if args.fresh { FRESH } else { RECONFIGURE };
     if !args.yes && !can_answer() {
         return Err(Refused::usage(format!("{question} If so, give --yes")));
     }
-    if args.fresh {
-        let mut is_asked = false;
-        // A lock may be acquired while a question is open, so the nodes are searched again after the answers.
-        for is_first in [true, false] {
-            let found = match runtime.block_on(in_use(&builder)) {
-                Ok(found) => found,
-                Err(error) => return failed(error, args, &mut output),
-            };
-            if let Some(code) = objections(args, &found, &mut output) {
-                return Ok(code);
-            }
-            if is_first {
-                is_asked = asked(args, &found.before, &mut output)?;
-            }
-            if args.force || !is_asked {
-                break;
-            }
-        }
-    } else if !args.yes {
-        match runtime.block_on(before(&builder, &old)) {
-            Ok(before) => confirm(&settings(&before), question)?,
+    let mut is_asked = false;
+    // A lock may be acquired while a question is open, so the nodes are searched again after the answers.
+    for is_first in [true, false] {
+        let search = async {
+            if args.fresh { in_use(&builder).await } else { in_use_by_old(&builder, &old).await }
+        };
+        let found = match runtime.block_on(looking(&builder, format, search)) {
+            Ok(found) => found,
             Err(error) => return failed(error, args, &mut output),
+        };
+        if is_first {
+            say_unknown(args, &found, &mut output);
+        }
+        if let Some(code) = objections(args, &found, &mut output) {
+            return Ok(code);
+        }
+        if is_first {
+            is_asked = asked(args, &found, question, &mut output)?;
+        }
+        // The nodes were waited for once.
+        if !found.silent.is_empty() {
+            builder = quorlock_admin::init::impatient(builder);
+        }
+        if args.force || !is_asked {
+            break;
         }
     }
     // Signals are caught only from here on, so that Ctrl-C at a question ends quorlock.
@@ -74,12 +79,13 @@ pub(crate) fn main(args: &Init, format: OutputArgs) -> Result<ExitCode, Refused>
     }
 }
 
-/// Asks the user whether the nodes may be marked. Returns false if it certainly did not wait for an answer.
-fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refused> {
+/// Asks the user whether the nodes may be changed. Returns false if it certainly did not wait for an answer.
+fn asked(args: &Init, found: &InUse, question: &str, output: &mut Output) -> Result<bool, Refused> {
+    let before = &found.before;
     if !args.yes {
-        confirm(&settings(before), FRESH)?;
+        confirm(&(settings(before) + &doubts(found)), question)?;
     }
-    let is_changed = !before.old.is_empty();
+    let is_changed = args.fresh && !before.old.is_empty();
     if is_changed && args.force {
         let lines = settings(before);
         let text = lines.trim_start_matches("quorlock: ").trim_end();
@@ -94,7 +100,10 @@ fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode
     let message = error.to_string();
     match error {
         InitError::Build(error) => return Err(options::blamed(error, &args.nodes)),
-        InitError::OldNodeListed { .. } | InitError::OldNodeVotes { .. } => {
+        InitError::OldNodeListed { .. } => {
+            return Err(Refused::usage(format!("--old-node: {message}")));
+        }
+        InitError::OldNodeVotes { .. } => {
             return Err(Refused::about(&["node"], message, &args.nodes));
         }
         _ => {}
@@ -110,7 +119,7 @@ enum InitEnd {
 }
 
 const FRESH: &str =
-    "Is it certain that no client has a lock on these nodes, or is about to take one?";
+    "Are all clients stopped, so that none has a lock on these nodes, or is about to take one?";
 const RECONFIGURE: &str = "No lock is granted until this is done. Is that acceptable?";
 
 const LISTED_MAX: usize = 100;
@@ -121,7 +130,7 @@ fn can_answer() -> bool {
 
 fn confirm(lines: &str, question: &str) -> Result<(), Refused> {
     let mut answer = String::new();
-    let asked = write!(io::stderr(), "{lines}quorlock: {question} Type yes: ")
+    let asked = write!(io::stderr(), "{}quorlock: {question} Type yes: ", plain(lines))
         .and_then(|()| io::stderr().flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer));
     match asked {
@@ -137,13 +146,13 @@ fn confirm_change(before: &Before) -> Result<(), Refused> {
         let question = "Is it certain that no client uses the old settings any more?";
         return confirm(&lines, question);
     }
-    let remedy = if before.is_reconfigurable {
-        "quorlock init --reconfigure changes them safely; give --force if no client uses the old ones any more"
-    } else {
-        "stop all clients with the old ones, then give --force"
+    let remedy = match before.is_reconfigurable {
+        true => "give --force if no client uses the old ones any more; or, to change them safely, ",
+        false => "",
     };
+    let remedy = format!("{remedy}{}", before.remedy);
     Err(Refused::usage(format!(
-        "nothing was changed: these nodes have other settings so far, and clients with the old and the new ones could \
+        "nothing was changed: these nodes have other settings, and clients with the old and the new ones could \
          hold one lock at the same time; {remedy}\n{}",
         lines.trim_end()
     )))
@@ -153,16 +162,51 @@ fn confirm_change(before: &Before) -> Result<(), Refused> {
 fn settings(before: &Before) -> String {
     let mut lines = String::new();
     for (settings, nodes) in &before.old {
-        lines += &format!("quorlock: old settings, as {} say: {settings}\n", nodes.join(", "));
+        lines += &format!("quorlock: old settings of {}: {settings}\n", nodes.join(", "));
     }
     lines + &format!("quorlock: new settings: {}\n", before.new)
 }
 
-/// Reports the objections to marking the nodes: locks are in use, or the search for locks was incomplete. `None`: there
-/// are no objections, or --force overrides them.
+/// The reasons why the search shows less than all locks: nodes that may have forgotten some.
+fn doubts(found: &InUse) -> String {
+    let doubts =
+        group(found.doubtful.iter().map(|(node, why)| (&**node, why)), |one, other| one == other);
+    let line = |(nodes, why): &(Vec<&str>, &Failure)| {
+        format!("quorlock: {} may have forgotten locks: {why}\n", names(nodes))
+    };
+    doubts.iter().map(line).collect()
+}
+
+/// Says on which nodes it is not known whether clients are connected, or whether locks are in use. With --fresh the second
+/// is an objection.
+fn say_unknown(args: &Init, found: &InUse, output: &mut Output) {
+    if !args.fresh && !found.incomplete.is_empty() {
+        let lines = not_looked_at(found.incomplete.iter().map(|(node, why)| (&**node, why)));
+        let message = format!("not known whether locks are in use: {}", lines.join("; "));
+        output.event(json!({ "event": "locks_unknown", "message": message }), Some(&message));
+    }
+    let reasons =
+        group(found.unlisted.iter().map(|(node, why)| (&**node, why)), |one, other| one == other);
+    for (nodes, why) in reasons {
+        let hint = match why.kind() {
+            FailureKind::Forbidden => {
+                "; stop all clients yourself, or give the user the right +client|list"
+            }
+            _ => "; stop all clients yourself",
+        };
+        let message =
+            format!("not known whether clients are connected to {}: {why}{hint}", names(&nodes));
+        let event = json!({ "event": "clients_unknown", "nodes": nodes, "message": message });
+        output.event(event, Some(&message));
+    }
+}
+
+/// Reports the objections to a change of the nodes: locks are in use, clients are connected, or, for --fresh, the search
+/// for locks was incomplete. `None`: there are no objections, or --force overrides them.
 fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCode> {
-    let (locks, incomplete) = (&found.locks, &found.incomplete);
-    if locks.is_empty() && incomplete.is_empty() {
+    let (locks, incomplete, clients) = (&found.locks, &found.incomplete, &found.clients);
+    let is_unknown = args.fresh && !incomplete.is_empty();
+    if locks.is_empty() && clients.is_empty() && !is_unknown {
         return None;
     }
     let mut lines: Vec<String> = locks
@@ -177,12 +221,26 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
     if locks.len() > LISTED_MAX {
         lines.push(format!("and {} more", locks.len() - LISTED_MAX));
     }
+    let client = |client: &LiveClient| {
+        let LiveClient { process, nodes, .. } = client;
+        format!("the client {process} is connected (to {})", nodes.join(", "))
+    };
+    lines.extend(clients.iter().take(LISTED_MAX).map(client));
+    if clients.len() > LISTED_MAX {
+        lines.push(format!("and {} more clients", clients.len() - LISTED_MAX));
+    }
     lines.extend(not_looked_at(incomplete.iter().map(|(node, why)| (&**node, why))));
     let (code, what, advice) = if let [_] = locks[..] {
         (ExitCode::Held, "a lock is in use".to_owned(), "wait until it has ended, or ")
     } else if !locks.is_empty() {
         let what = format!("{} locks are in use", locks.len());
         (ExitCode::Held, what, "wait until they have ended, or ")
+    } else if let [_] = clients[..] {
+        let what = "a client that takes locks is connected";
+        (ExitCode::Held, what.to_owned(), "stop it, or ")
+    } else if !clients.is_empty() {
+        let what = format!("{} clients that take locks are connected", clients.len());
+        (ExitCode::Held, what, "stop them, or ")
     } else {
         let (code, what, advice) = not_looked(incomplete.iter().map(|(_, why)| why));
         (code, what.to_owned(), advice)
@@ -204,15 +262,25 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
             "nodes": lock.nodes.iter().map(|node| &**node).collect::<Vec<_>>(),
         })
     };
-    let message = format!(
-        "nothing was changed: {what}; {advice}give --force if you are certain that no client relies on a lock"
-    );
+    let forced = match args.fresh {
+        true => "give --force if you are certain that no client relies on a lock",
+        false => {
+            "give --force, which ends the work: quorlock run stops its command and exits with 79"
+        }
+    };
+    let message = format!("nothing was changed: {what}; {advice}{forced}");
     let locks: Vec<Value> = locks.iter().map(lock_json).collect();
+    let client_json = |client: &LiveClient| {
+        let nodes: Vec<&str> = client.nodes.iter().map(|node| &**node).collect();
+        json!({ "process": client.process, "nodes": nodes })
+    };
+    let clients: Vec<Value> = clients.iter().take(LISTED_MAX).map(client_json).collect();
     let node_json =
         |(node, why): &(Arc<str>, Incomplete)| json!({ "node": **node, "reason": why.to_string() });
     let nodes: Vec<Value> = incomplete.iter().map(node_json).collect();
     let event = json!({
-        "event": "not_initialized", "message": message, "locks": locks, "incomplete": nodes,
+        "event": "not_initialized", "message": message, "locks": locks, "clients": clients,
+        "incomplete": nodes,
     });
     output.error(event, &format!("{message}\nquorlock:   {listed}"));
     Some(code)
@@ -236,6 +304,11 @@ fn not_looked<'a>(
             ExitCode::NotAllowed,
             "the user may not look for locks",
             "give it the rights to SCAN, to SELECT, and to read all keys (~*), or ",
+        ),
+        None if reasons.clone().any(|why| why.kind() == Some(FailureKind::Busy)) => (
+            ExitCode::NoQuorum,
+            "not all keys could be looked at",
+            "wait until the script has ended, or end it (SCRIPT KILL), and try again, or ",
         ),
         // Another try does not help, because there are too many keys.
         None if reasons.any(|why| *why == Incomplete::TimeIsUp) => {

@@ -11,9 +11,11 @@
 //!    ╰────────── watched by pidfd ──────╯
 //! ```
 //!
-//! The keeper has no socket and no file. It extends by the lease, as `quorlock extend` does. `quorlock release` sends
+//! The keeper has no socket and no file. It opens the script's standard error and the file of `--log` only to report a
+//! loss. It extends by the lease, as `quorlock extend` does. `quorlock release` sends
 //! SIGTERM to the keeper, which ends the keeper without a release, and then releases the lock itself.
 
+mod report;
 mod watched;
 
 use std::error::Error;
@@ -21,8 +23,8 @@ use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorlock::{Client, Keeper, Lease, LeaseError};
@@ -30,14 +32,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::runtime::Runtime;
 
+use self::report::Report;
+pub(super) use self::report::check_log;
 pub(super) use self::watched::Watched;
+use super::events::lock_event;
+use super::lease::{cause, quoted};
 use crate::args::{Command as Parsed, OnLost};
 use crate::guardian::clock::{Alarm, Moment};
 use crate::guardian::{own_program, procfs};
 use crate::options;
-use crate::output::nanos;
+use crate::output::{nanos, time};
 use crate::settings::{self, Stop};
 
 /// The first argument that makes this program a keeper.
@@ -48,6 +55,12 @@ const NAME: &str = "lock-keeper";
 
 /// The longest time for which `acquire` waits for the keeper's answer.
 const START_MAX: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// A keeper that notices the loss of its lock later than this after the lock's end has stood still.
+const LATE: Duration = Duration::from_millis(500);
+
+/// The longest time for which the signal of a loss waits for the report of the loss.
+const REPORT_MAX: Duration = Duration::from_millis(100);
 
 /// The message from `acquire` to its keeper.
 #[derive(Serialize, Deserialize)]
@@ -114,8 +127,11 @@ fn ask(child: &mut process::Child, job: &Job) -> Result<(u64, ChildStdin), Box<d
     Ok((answer?, input))
 }
 
-/// Ends the keeper of a lease, if the lease has one that still runs. Waits at most `patience` for the keeper's end.
-pub(super) fn end(lease: &Lease, patience: Duration) {
+/// How long another process waits for the end of a keeper.
+const END_WITHIN: Duration = Duration::from_millis(250);
+
+/// Ends the keeper of a lease, if the lease has one that still runs. Waits at most [`END_WITHIN`] for the keeper's end.
+pub(super) fn end(lease: &Lease) {
     let keeper = lease.keeper().and_then(|keeper| {
         let pid = i32::try_from(keeper.pid).ok()?;
         let found = Watched::open(pid).ok().flatten()?;
@@ -124,7 +140,7 @@ pub(super) fn end(lease: &Lease, patience: Duration) {
     });
     if let Some(keeper) = keeper {
         keeper.signal(Signal::TERM);
-        keeper.await_end(patience);
+        keeper.await_end(END_WITHIN);
     }
 }
 
@@ -200,6 +216,11 @@ struct Watch {
     lease: Lease,
     process: Watched,
     on_lost: Option<Signal>,
+    report: Report,
+    /// Why the last extension was not confirmed, as cause and message; `None` if it was, or if none was tried.
+    failure: Option<(&'static str, String)>,
+    /// Warnings of the client about files that it cannot use.
+    warnings: Arc<Mutex<Vec<String>>>,
 }
 
 impl Watch {
@@ -221,23 +242,32 @@ impl Watch {
             return Err("the command line is not that of acquire".into());
         };
         let builder = options::builder(&args.nodes).map_err(|refused| refused.message)?;
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let builder = builder.on_warning({
+            let warnings = Arc::clone(&warnings);
+            move |warning| {
+                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_owned());
+            }
+        });
         let client = options::build(builder, &args.nodes).map_err(|refused| refused.message)?;
         client.accepts(&lease)?;
         let runtime = super::runtime()?;
-        // The files that the options name were read, so their folder is no longer needed, and may be unmounted.
+        let report = Report::new(args.log.as_deref(), cli.output.json)?;
+        // The paths of the files that the client reads again are absolute, so this folder may be unmounted.
         rustix::process::chdir("/")?;
         let me = procfs::process(process::id().cast_signed());
         let me = me.ok_or("/proc does not show this process")?;
         let on_lost = job.on_lost.and_then(Signal::from_named_raw);
-        Ok((Self { client, runtime, lease, process, on_lost }, me.started))
+        let failure = None;
+        let watch = Self { client, runtime, lease, process, on_lost, report, failure, warnings };
+        Ok((watch, me.started))
     }
 
     /// Extends the lock until the process ends, `acquire` fails to print the lease, or the lock is lost.
     fn keep(mut self) {
         let alarm = Alarm::new();
         let ttl = self.lease.ttl();
-        // The signal of --on-lost comes early, so that the script can end while it still holds the lock.
-        let notice = self.on_lost.map_or(Duration::ZERO, |_| ttl / 5);
+        let notice = self.notice();
         let mut end = self.end();
         let mut next = end.before(nanos(ttl * 2 / 3));
         let mut printed = None;
@@ -253,20 +283,53 @@ impl Watch {
                 return self.release();
             }
             if is_over(now) {
-                return self.lose();
+                return self.lose(end);
             }
             if !next.has_come(now) {
                 continue;
             }
-            match self.runtime.block_on(self.client.extend_lease(&self.lease)) {
-                Ok(lease) => {
+            let rest = Duration::from_nanos(now.distance(end.before(nanos(notice))));
+            let call =
+                async { tokio::time::timeout(rest, self.client.extend_lease(&self.lease)).await };
+            let extended = self.runtime.block_on(call);
+            self.warn();
+            match extended {
+                Ok(Ok(lease)) => {
                     self.lease = lease;
+                    self.failure = None;
                     end = self.end();
                     next = end.before(nanos(ttl * 2 / 3));
                 }
-                Err(LeaseError::Over { .. } | LeaseError::Lost { .. }) => return self.lose(),
-                Err(_) => next = Moment::now().after(nanos(ttl / 10)),
+                // The time for the signal has come.
+                Err(_) => {
+                    let names = quoted(&self.lease);
+                    self.failure.get_or_insert_with(|| {
+                        (
+                            "expired",
+                            format!("lock {names} is not confirmed: too few nodes answer in time"),
+                        )
+                    });
+                }
+                Ok(Err(error)) => {
+                    let is_lost =
+                        matches!(error, LeaseError::Over { .. } | LeaseError::Lost { .. });
+                    self.failure = Some((cause(&error), error.to_string()));
+                    if is_lost {
+                        return self.lose(end);
+                    }
+                    next = Moment::now().after(nanos(ttl / 10));
+                }
             }
+        }
+    }
+
+    fn warn(&self) {
+        let warnings =
+            std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+        for warning in warnings {
+            let event = lock_event("warning", self.lease.resources());
+            // Threads write the message, and nothing waits for them.
+            let _ = self.report.say(event, &warning, &self.process);
         }
     }
 
@@ -279,10 +342,47 @@ impl Watch {
 
     /// Reports the loss to the process. The lock that some nodes still have is not released, but ends by its ttl: the
     /// signal may end a shell at once, while the command that the shell was running goes on.
-    fn lose(self) {
+    fn lose(self, end: Moment) {
+        let now = Moment::now();
+        let late = Duration::from_nanos(if end.has_come(now) { now.distance(end) } else { 0 });
+        let (cause, why) = match self.failure {
+            // A keeper that runs tries to extend the lock long before this, and ends each try in time.
+            Some((cause, why)) if late < LATE => (cause, why),
+            _ => {
+                let names = quoted(&self.lease);
+                let late = match late.is_zero() {
+                    true => "too long to extend it".to_owned(),
+                    false => format!("until {} after the end of the lock", time(late)),
+                };
+                let why = format!(
+                    "lock {names} is lost: its keeper stood still {late}, because it was stopped or the machine was \
+                     suspended or overloaded; another client may have held the lock since"
+                );
+                ("stopped", why)
+            }
+        };
+        let signal = self.on_lost.map(|signal| {
+            let named = nix::sys::signal::Signal::try_from(signal.as_raw());
+            named.map_or_else(|_| signal.as_raw().to_string(), |named| named.to_string())
+        });
+        let (pid, sent) = (self.process.pid, signal.as_deref().unwrap_or("no signal"));
+        let mut event = lock_event("lost", self.lease.resources());
+        event["cause"] = json!(cause);
+        event["pid"] = json!(pid);
+        event["signal"] = json!(signal);
+        let message = format!("{why}; process {pid} gets {sent}");
+        // The signal may end the script and close its terminal, so the report comes first.
+        let report = self.report.say(event, &message, &self.process);
+        report.wait(REPORT_MAX);
         if let Some(signal) = self.on_lost {
             self.process.signal(signal);
         }
+        report.wait(10 * REPORT_MAX);
+    }
+
+    /// The signal of --on-lost comes early, so that the script can end while it still holds the lock.
+    fn notice(&self) -> Duration {
+        self.on_lost.map_or(Duration::ZERO, |_| self.lease.ttl() / 5)
     }
 
     fn release(self) {

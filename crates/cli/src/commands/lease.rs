@@ -1,30 +1,67 @@
 //! `quorlock extend` and `quorlock release`: what happens to a lock after `quorlock acquire` has printed its lease.
 
+use std::time::Duration;
 use std::{fs, io};
 
 use humantime::format_rfc3339_seconds;
 use quorlock::admin::{confirmations, exactly, names};
-use quorlock::env::default_ttl;
-use quorlock::node::Holding;
+use quorlock::node::{Holding, NodeState};
+use quorlock::settings::{Origin, default_ttl};
 use quorlock::{
     BuildError, Client, InvalidRequest, Lease, LeaseError, LeaseKind, LockOptions, NodeAnswer,
     NodeOutcome, NodeReleased, Outcome, TimingError,
 };
 use serde_json::{Value, json};
 
-use super::events::{add_validity, lock_event, outcome_name, release_unconfirmed, too_few};
+use super::events::{
+    add_validity, lock_event, outcome_name, release_unconfirmed, remedies, too_few,
+};
 use super::status::node_json;
 use super::{keeper, lease_file};
 use crate::args::{Extend, LeaseArgs, NodeArgs, OutputArgs, Release};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, Output, millis, time, unix_millis};
-use crate::settings::Origin;
+use crate::output::{self, Output, json_line, millis, time, unix_millis};
 
 /// A lock that an earlier command has taken.
 enum Held {
     Lease(Box<Lease>),
     Value { key: String, value: String },
+}
+
+/// The cause of the loss in events.
+pub(super) fn cause(error: &LeaseError) -> &'static str {
+    let is_other = |node: &NodeAnswer| matches!(node.said, NodeOutcome::Refused(_));
+    match error {
+        LeaseError::Lost { nodes, .. } if nodes.iter().any(is_other) => "key_overwritten",
+        LeaseError::Lost { .. } => "key_gone",
+        LeaseError::HoldLimit { .. } => "hold_limit",
+        _ => "expired",
+    }
+}
+
+/// The keys of a lease between quotation marks.
+pub(super) fn quoted(lease: &Lease) -> String {
+    titled(lease.resources())
+}
+
+fn titled<'a>(keys: impl Iterator<Item = &'a str>) -> String {
+    let names = keys.map(|it| it.escape_debug().to_string());
+    format!("\"{}\"", names.collect::<Vec<_>>().join("\", \""))
+}
+
+/// The variable with the lease if no argument names one. Other users of the machine cannot read it.
+const VARIABLE: &str = "QUORLOCK_LEASE";
+
+fn variable() -> Result<String, Refused> {
+    let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
+    if !text.trim().is_empty() {
+        return Ok(text);
+    }
+    Err(Refused::usage(format!(
+        "no lease: {VARIABLE} is not set or empty; set it to the line that acquire printed, or give LEASE, - for \
+         standard input, or --lease-file PATH"
+    )))
 }
 
 impl Held {
@@ -45,7 +82,7 @@ impl Held {
                 }
                 refused
             })?,
-            (None, None, _) => return Err(Refused::usage("no lease was given")),
+            (None, None, _) => lease_file::parse(&variable()?, VARIABLE)?,
         };
         Ok(Self::Lease(Box::new(lease)))
     }
@@ -63,21 +100,18 @@ impl Held {
 
     /// The keys between quotation marks.
     fn title(&self) -> String {
-        let names = self.keys().into_iter().map(|it| it.escape_debug().to_string());
-        format!("\"{}\"", names.collect::<Vec<_>>().join("\", \""))
+        titled(self.keys().into_iter())
     }
 
     fn refused(&self, error: &LeaseError, output: &mut Output) -> ExitCode {
-        let is_other = |node: &NodeAnswer| matches!(node.said, NodeOutcome::Refused(_));
         let may_be_free = |node: &NodeAnswer| {
             matches!(node.said, NodeOutcome::Seen(Holding::Free) | NodeOutcome::Nothing)
         };
-        let lost = |cause| (ExitCode::Lost, "lost", Some(cause));
         let refused = |code| (code, "refused", None);
         let (code, name, cause) = match error {
-            LeaseError::Over { .. } => lost("expired"),
-            LeaseError::Lost { nodes, .. } if nodes.iter().any(is_other) => lost("key_overwritten"),
-            LeaseError::Lost { .. } => lost("key_gone"),
+            LeaseError::Over { .. } | LeaseError::Lost { .. } => {
+                (ExitCode::Lost, "lost", Some(cause(error)))
+            }
             LeaseError::Unconfirmed { nodes, needed, .. } => {
                 let failures = nodes.iter().filter_map(NodeAnswer::failure);
                 (too_few(failures, nodes.len(), *needed), "unconfirmed", None)
@@ -106,9 +140,12 @@ impl Held {
                 let nodes = confirmations(nodes, *needed);
                 format!("no quorum of nodes has this value at {title}: {nodes}")
             }
-            (_, LeaseError::Unconfirmed { nodes, needed, .. }) if code == ExitCode::NotAllowed => {
-                let nodes = confirmations(nodes, *needed);
-                format!("{title} is not confirmed; quorlock doctor says what is missing; {nodes}")
+            (_, LeaseError::Unconfirmed { nodes, .. }) => {
+                let remedy = match code {
+                    ExitCode::NotAllowed => "quorlock doctor says what is missing".to_owned(),
+                    _ => remedies(nodes.iter().filter_map(NodeAnswer::failure)),
+                };
+                format!("{error}; {remedy}")
             }
             (Self::Lease(lease), LeaseError::HoldLimit { .. }) => format!(
                 "{title} is not extended, because that would reach past --max-hold of its acquire; it ends {}; then acquire \
@@ -128,7 +165,7 @@ impl Held {
 
 pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refused> {
     let held = Held::read(&args.lease, &args.nodes)?;
-    if let (Held::Lease(lease), Some(Origin::Typed(_))) = (&held, args.nodes.origins.of("ttl")) {
+    if let (Held::Lease(lease), Some(Origin::Typed)) = (&held, args.nodes.values.origin("ttl")) {
         let message =
             format!("a lease keeps the ttl of its acquire, here {}", exactly(lease.ttl()));
         return Err(Refused::about(&["ttl"], message, &args.nodes));
@@ -137,7 +174,7 @@ pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refu
     let (client, runtime) = (client(&held, &args.nodes)?, super::runtime()?);
     match &held {
         Held::Value { key, value } => {
-            let ttl = args.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
+            let ttl = args.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl()));
             let valid = match runtime.block_on(client.extend_value(key, value, ttl)) {
                 Ok(valid) => valid,
                 Err(error) => return Ok(held.refused(&error, &mut output)),
@@ -163,8 +200,8 @@ pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refu
                     _ if file.is_none() && output::is_stdout_closed() => {
                         Err(io::Error::other("standard output is closed"))
                     }
-                    true => output::write(&format!("{}\n", lease_json(&lease))),
-                    false => output::write(&format!("{lease}\n")),
+                    true => output::write(json_line(lease_json(&lease))),
+                    false => output::write(format!("{lease}\n")),
                 };
                 if let Err(error) = printed {
                     fault.get_or_insert(format!(
@@ -201,7 +238,7 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
                 return Ok(held.refused(&error, &mut output));
             }
             // A keeper that lives on would extend the lock during the release, or report its loss to the script.
-            keeper::end(lease, args.nodes.node_timeout(lease.ttl()));
+            keeper::end(lease);
             (Some(lease.ttl()), runtime.block_on(client.release_lease(lease)))
         }
     };
@@ -215,7 +252,7 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
     let message = match (&held, released.outcome) {
         (_, Outcome::Released) => None,
         (Held::Value { .. }, Outcome::Expired) => {
-            Some(format!("no quorum of nodes had this value at {title}, which is free"))
+            Some(format!("no quorum of nodes had this value at {title}"))
         }
         (Held::Lease(_), Outcome::Expired) => Some(format!("{title} was over already")),
         (Held::Value { .. }, Outcome::TakenByOther) => {
@@ -236,7 +273,7 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
                 _ => None,
             });
             let count = released.nodes().count();
-            return Ok(too_few(failures, count, args.nodes.quorum.unwrap_or(count / 2 + 1)));
+            return Ok(too_few(failures, count, args.nodes.quorum().unwrap_or(count / 2 + 1)));
         }
     };
     output.event(event, message.as_deref());
@@ -245,10 +282,36 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
             Refused::internal(format!("{}: {error}; the lock is released", path.display()))
         })?;
     }
-    // The release goes on at nodes that have not answered yet, for at most one node timeout.
-    let _ = runtime.block_on(client.shutdown(args.nodes.node_timeout(ttl.unwrap_or_default())));
+    // The release goes on at nodes that have not answered yet.
+    let ttl = ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl()));
+    runtime.block_on(shutdown_everywhere(&client, ttl));
     Ok(ExitCode::Success)
 }
+
+/// Shuts the client down after the release of a lock that another process acquired. Such a lock may be on nodes to which
+/// this client is still connecting, so this waits for them too: for at most [`CONNECTED_WITHIN`]. Nodes that are down are
+/// left to the keys' ttl.
+async fn shutdown_everywhere(client: &Client, ttl: Duration) {
+    let draining = async {
+        loop {
+            let nodes = client.stats().nodes;
+            let is_connecting =
+                nodes.iter().any(|node| matches!(node.state, NodeState::Connecting));
+            let wait = if is_connecting { STEP } else { client.longest_node_timeout(ttl) };
+            if client.shutdown(wait).await.is_ok() || !is_connecting {
+                return;
+            }
+        }
+    };
+    // A key that is left on a node expires.
+    let _ = tokio::time::timeout(CONNECTED_WITHIN, draining).await;
+}
+
+/// After a release that a quorum has confirmed, the command waits this long for connections to the other nodes.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The interval at which the command looks whether nodes are still being connected to.
+const STEP: Duration = Duration::from_millis(20);
 
 /// A client whose locks have the ttl of the lease.
 fn client(held: &Held, nodes: &NodeArgs) -> Result<Client, Refused> {
@@ -264,7 +327,12 @@ fn client(held: &Held, nodes: &NodeArgs) -> Result<Client, Refused> {
                 format!("; use --max-ttl {} or more", exactly(*ttl))
             }
             TimingError::NodeTimeout { ttl, .. } => {
-                format!("; use --node-timeout {} or less", exactly(*ttl / 4))
+                format!(
+                    "; use --node-timeout {} or less",
+                    exactly(Duration::from_millis(
+                        u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX)
+                    ))
+                )
             }
             _ => String::new(),
         };

@@ -5,23 +5,25 @@ use quorlock::node::FailureKind;
 use quorlock_admin::locks::{Incomplete, Lock, LockKind, Locks, NodeLook, list};
 use serde_json::{Value, json};
 
+use super::slow::looking;
 use super::status::who;
 use crate::args::{Ls, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, columns, millis, since, time, unix_millis};
+use crate::output::{self, columns, json_line, millis, since, time, unix_millis};
 
 pub(crate) fn main(args: &Ls, format: OutputArgs) -> Result<ExitCode, Refused> {
     if args.glob.as_deref() == Some("") {
         return Err(Refused::usage("the pattern is empty, and no lock has an empty name"));
     }
     let builder = options::builder(&args.nodes)?;
-    let found = super::runtime()?.block_on(list(&builder, args.glob.as_deref()));
+    let look = list(&builder, args.glob.as_deref());
+    let found = super::runtime()?.block_on(looking(&builder, format, look));
     let mut found = found.map_err(|error| options::blamed(error, &args.nodes))?;
     let text = args.holder.as_deref().unwrap_or_default();
     found.locks.retain(|lock| who(&lock.holder).contains(text) && (lock.stale || !args.stale));
     let shown = if format.json {
-        format!("{}\n", as_json(&found))
+        json_line(as_json(&found))
     } else if format.quiet {
         names(&found)
     } else {
@@ -32,9 +34,18 @@ pub(crate) fn main(args: &Ls, format: OutputArgs) -> Result<ExitCode, Refused> {
         return Ok(ExitCode::Success);
     }
     let (complete, nodes, quorum) = (found.complete(), found.nodes.len(), found.quorum);
-    let message = format!(
-        "locks may be missing: all keys of {complete} of {nodes} nodes were looked at, but {quorum} are needed"
+    let mut message = format!(
+        "locks may be missing: the answers of {complete} of {nodes} nodes count, but {quorum} are needed"
     );
+    let is_doubtful = |node: &&NodeLook| match &node.incomplete {
+        Some(Incomplete::Doubtful(failure)) => !failure.kind().is_for_good(),
+        _ => false,
+    };
+    let forgetful = found.nodes.iter().filter(is_doubtful);
+    let forgetful: Vec<&str> = forgetful.map(|node| &*node.node).collect();
+    if !forgetful.is_empty() {
+        message += &format!("; {} may have forgotten locks", admin::names(&forgetful));
+    }
     if !format.json {
         output::say(false, "refused", &message);
     }
@@ -52,7 +63,7 @@ fn names(found: &Locks) -> String {
 
 fn as_table(found: &Locks) -> String {
     let mut table = String::new();
-    let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "HELD SINCE", "FENCING TOKEN", ""];
+    let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "HELD SINCE", "KEY'S LAST TOKEN", ""];
     if !found.locks.is_empty() {
         let rows = found.locks.iter().map(|lock| row(lock, found.nodes.len()));
         for line in columns(head, rows, &[3, 4]) {
@@ -82,9 +93,14 @@ pub(crate) fn not_looked_at<'a>(
             Some(FailureKind::Unauthenticated) => {
                 "; check --username and the password (QUORLOCK_PASSWORD or --password-file)"
             }
+            Some(FailureKind::Busy) => "; wait until the script has ended, or end it: SCRIPT KILL",
             _ => "",
         };
-        format!("{}: not all keys were looked at: {why}{hint}", admin::names(&nodes))
+        let not_all = match why {
+            Incomplete::Doubtful(_) => "",
+            _ => "not all keys were looked at: ",
+        };
+        format!("{}: {not_all}{why}{hint}", admin::names(&nodes))
     };
     admin::group(nodes, |one, other| one == other).into_iter().map(line).collect()
 }
@@ -97,7 +113,11 @@ fn row(lock: &Lock, nodes: usize) -> [String; 8] {
         format!("{} of {nodes}", lock.nodes.len()),
         lock.holder.remaining.map_or_else(|| "never ends".to_owned(), time),
         lock.holder.since.map_or_else(|| "unknown".to_owned(), since),
-        lock.fencing_token.map(|token| token.to_string()).unwrap_or_default(),
+        match lock.fencing_token {
+            Some(token) => token.to_string(),
+            None if lock.has_fencing_counter => "nodes differ".to_owned(),
+            None => String::new(),
+        },
         if lock.stale { "below quorum" } else { "" }.to_owned(),
     ]
 }
@@ -120,6 +140,7 @@ fn as_json(found: &Locks) -> Value {
             "left_ms": lock.holder.remaining.map(millis),
             "since_unix_ms": lock.holder.since.map(unix_millis),
             "fencing_token": lock.fencing_token,
+            "has_fencing_counter": lock.has_fencing_counter,
             "below_quorum": lock.stale,
         })
     };

@@ -1,6 +1,5 @@
 //! `quorlock man`: one manual page per command.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::{fs, iter};
@@ -8,12 +7,13 @@ use std::{fs, iter};
 use clap::builder::StyledStr;
 use clap::{Arg, CommandFactory as _};
 use clap_mangen::roff::{Roff, bold, roman};
+use quorlock::settings::{PLACES, Place, SETTINGS, Setting};
 
 use crate::args::{Cli, Man};
 use crate::exit_code::ExitCode;
 use crate::options::Refused;
 use crate::output;
-use crate::settings::{PLACES, prepared};
+use crate::settings::prepared;
 
 const VARIABLES: &str = "\
 The value of an option comes from the first of these that has one: the command line, the environment, the file. An empty \
@@ -25,18 +25,17 @@ The description of an option ends with the name of its variable, which gives the
 quorlock(1) lists all variables.";
 
 pub(crate) fn main(args: &Man) -> Result<ExitCode, Refused> {
-    let mut variables = BTreeMap::new();
-    let mut root = prepared(Cli::command(), &mut variables).disable_help_subcommand(true);
+    let mut root = prepared(Cli::command()).disable_help_subcommand(true);
     root.build();
     let Some(folder) = &args.dir else {
-        let (_, text) = page(&root, &variables)?;
-        output::print(&String::from_utf8_lossy(&text))?;
+        let (_, text) = page(&root)?;
+        output::print_as_is(&text)?;
         return Ok(ExitCode::Success);
     };
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
     for command in iter::once(&root).chain(shown) {
-        let (name, text) = page(command, &variables)?;
+        let (name, text) = page(command)?;
         let path = folder.join(name);
         fs::write(&path, text).map_err(|error| unwritten(&path, &error))?;
     }
@@ -47,11 +46,8 @@ fn unwritten(path: &Path, error: &io::Error) -> Refused {
     Refused::internal(format!("cannot write {}: {error}", path.display()))
 }
 
-/// The page's file name and text. `variables`: each option's environment variable, by the option's long name.
-fn page(
-    command: &clap::Command,
-    variables: &BTreeMap<String, String>,
-) -> io::Result<(String, Vec<u8>)> {
+/// The page's file name and text.
+fn page(command: &clap::Command) -> io::Result<(String, Vec<u8>)> {
     let text = |text: Option<&StyledStr>| text.map(ToString::to_string).unwrap_or_default();
     let about = text(command.get_about());
     let long_about = command.get_long_about().map_or_else(|| about.clone(), ToString::to_string);
@@ -92,8 +88,12 @@ fn page(
     rest.control("SH", ["ENVIRONMENT"]);
     if is_root {
         rest.text([roman(VARIABLES)]).control("PP", []).control("PD", ["0"]);
-        for (option, variable) in variables {
-            rest.control("TP", ["28"]).text([bold(variable)]).text([bold(format!("--{option}"))]);
+        let has_option = |setting: &&Setting| setting.place != Place::OnlyVariable;
+        let mut settings: Vec<&Setting> = SETTINGS.iter().filter(has_option).collect();
+        settings.sort_by_key(|setting| setting.name);
+        for setting in settings {
+            let option = bold(format!("--{}", setting.name));
+            rest.control("TP", ["28"]).text([bold(setting.variable())]).text([option]);
         }
         rest.control("PD", []).control("SH", ["FILES"]).text([roman(format!(
             "{PLACES}: the first one that exists has the settings, unless --config names another file."

@@ -1,7 +1,6 @@
 //! One file per command.
 
 pub(crate) mod acquire;
-pub(crate) mod bench;
 mod caller;
 pub(crate) mod completions;
 pub(crate) mod demo;
@@ -15,11 +14,11 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod query;
 pub(crate) mod run;
+mod slow;
 pub(crate) mod status;
 mod wait;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use crate::guardian;
 
@@ -29,7 +28,6 @@ pub(crate) fn hidden() -> Option<ExitCode> {
         guardian::GUARDIAN => guardian::main(args.collect()),
         guardian::EXEC_STEP => guardian::exec_step::main(args.collect()),
         keeper::KEEPER => keeper::main(),
-        demo::WORKER => demo::worker(&args.collect::<Vec<_>>()),
         _ => return None,
     })
 }
@@ -38,10 +36,4 @@ pub(crate) fn hidden() -> Option<ExitCode> {
 /// extension.
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     quorlock::admin::current_thread_runtime()
-}
-
-/// A percentile of the sorted times: the smallest one such that `percent` percent of the times are not larger.
-pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.checked_sub(1)?).copied()
 }

@@ -21,7 +21,6 @@ use super::wait::REPORTS;
 use crate::args::{OutputArgs, Run};
 use crate::child;
 use crate::exit_code::ExitCode;
-use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, Refused};
 use crate::output::Output;
 
@@ -70,7 +69,8 @@ impl Keeper<'_> {
         // A node that answers confirms a release within a round trip. The wait for other nodes ends after one node
         // timeout, because their keys expire anyway.
         if !self.is_left {
-            let _ = self.caller.client.shutdown(self.plan.give_back).await;
+            let client = &self.caller.client;
+            let _ = client.shutdown(client.longest_node_timeout(self.plan.ttl)).await;
         }
         code
     }
@@ -80,9 +80,7 @@ impl Keeper<'_> {
         &self,
         progress: mpsc::Sender<Waiting>,
     ) -> impl Future<Output = Result<Lease, AcquireError>> + use<> {
-        let releases_on_loss =
-            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
-        let options = self.caller.options().keep_on_loss(!releases_on_loss);
+        let options = self.caller.options().keep_on_loss(true);
         let call = self.caller.call(options, progress);
         async move {
             let (guard, fencing_token) = call.await?;

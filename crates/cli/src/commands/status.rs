@@ -13,10 +13,11 @@ use quorlock::{
 use serde_json::{Value, json};
 
 use super::events::too_few;
+use super::slow::looking;
 use crate::args::{NodeArgs, OutputArgs, Status};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, columns, millis, since, time, unix_millis};
+use crate::output::{self, columns, json_line, millis, since, time, unix_millis};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -28,37 +29,44 @@ pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refuse
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let builder = reader(&args.nodes)?;
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
-    let client = options::build(builder, &args.nodes)?;
-    super::runtime()?.block_on(show(&client, &topology, args, format))
+    let client = options::build(builder.clone(), &args.nodes)?;
+    super::runtime()?.block_on(show(&client, (&builder, &topology), args, format))
 }
 
 /// The settings of a client that only reads. Its restart guard is not strict, because a strict client writes markers.
 pub(super) fn reader(nodes: &NodeArgs) -> Result<ClientBuilder, Refused> {
-    let is_unguarded = nodes.restart_guard == Some(RestartGuard::Off);
+    let is_unguarded = nodes.restart_guard() == RestartGuard::Off;
     Ok(admin::reader(options::builder(nodes)?, is_unguarded))
 }
 
 async fn show(
     client: &Client,
-    topology: &Topology,
+    (builder, topology): (&ClientBuilder, &Topology),
     args: &Status,
     format: OutputArgs,
 ) -> Result<ExitCode, Refused> {
-    // The first inspection makes the client ask whether each node is trusted. The second inspection has the answers.
-    inspect(client, &args.keys[..1]).await?;
+    let mut is_first = true;
     loop {
-        let inspections = inspect(client, &args.keys).await?;
-        let beside = look_beside(topology, &args.keys).await;
+        let look = async {
+            // The first inspection makes the client ask whether each node is trusted. The second inspection has the answers.
+            if std::mem::take(&mut is_first) {
+                inspect(client, &args.keys[..1]).await?;
+            }
+            let inspections = inspect(client, &args.keys).await?;
+            let beside = look_beside(topology, &args.keys, &inspections[0]).await;
+            Ok::<_, Refused>((inspections, beside))
+        };
+        let (inspections, beside) = looking(builder, format, look).await?;
         let nodes = client.stats().nodes;
         if args.watch && !format.json && io::stdout().is_terminal() {
             // This text moves the cursor home and clears the screen, so that nothing scrolls away.
-            output::print("\x1b[H\x1b[2J")?;
+            output::print_as_is(b"\x1b[H\x1b[2J")?;
         }
         for (place, (key, inspection)) in args.keys.iter().zip(&inspections).enumerate() {
             let beside = beside.iter().map(|node| node.get(place).copied().unwrap_or_default());
             let look = Look { key, inspection, nodes: &nodes, topology, beside: beside.collect() };
             output::print(&if format.json {
-                format!("{}\n", look.as_json())
+                json_line(look.as_json())
             } else if !format.quiet {
                 look.as_table()
             } else if args.keys.len() == 1 {
@@ -98,24 +106,41 @@ struct Beside {
     has_endless_intent: bool,
     /// A nonce. Only a lock with a value that its caller chose has this key.
     has_nonce: bool,
+    /// The last fencing token that the node has given out; `None` without a fencing counter.
+    fencing_token: Option<u64>,
 }
 
-/// For each node, the auxiliary keys of each lock in `keys`. Empty for a node that does not answer.
-async fn look_beside(topology: &Topology, keys: &[String]) -> Vec<Vec<Beside>> {
-    let names = keys.iter().flat_map(|key| [topology.intent(key), topology.nonce(key)]);
-    let names: Vec<_> = names.collect();
-    let calls: Vec<[&str; 2]> = names.iter().map(|name| ["PTTL", &**name]).collect();
-    let looks = topology.servers.iter().map(|server| async {
-        let replies = AdminConnection::open(server).await?.ask(&calls).await?;
-        Ok::<_, Failure>(replies)
+/// For each node, the auxiliary keys of each lock in `keys`. Empty for a node that does not answer, or whose inspection found
+/// that it cannot be reached.
+async fn look_beside(topology: &Topology, keys: &[String], seen: &Inspection) -> Vec<Vec<Beside>> {
+    let calls = keys.iter().flat_map(|key| {
+        [
+            ["PTTL".to_owned(), topology.intent(key).to_string()].to_vec(),
+            ["PTTL".to_owned(), topology.nonce(key).to_string()].to_vec(),
+            // A token has at most 16 digits.
+            ["GETRANGE", &topology.counter(key), "0", "15"].map(str::to_owned).to_vec(),
+        ]
+    });
+    let calls: Vec<Vec<String>> = calls.collect();
+    let looks = topology.servers.iter().zip(&seen.nodes).map(|(server, seen)| async {
+        match seen.failure() {
+            Some(failure) if failure.kind().is_about_reach() => Err(failure.clone()),
+            _ => AdminConnection::open(server).await?.ask(&calls).await,
+        }
     });
     let of_keys = |replies: Result<Vec<Reply>, Failure>| {
         let replies = replies.unwrap_or_default();
-        let of_key = |pair: &[Reply]| Beside {
-            has_endless_intent: pair[0] == Reply::Int(-1),
-            has_nonce: matches!(pair[1], Reply::Int(0..)),
+        let of_key = |told: &[Reply]| Beside {
+            has_endless_intent: told[0] == Reply::Int(-1),
+            has_nonce: matches!(told[1], Reply::Int(0..)),
+            fencing_token: match &told[2] {
+                Reply::Bytes(digits) => {
+                    std::str::from_utf8(digits).ok().and_then(|it| it.parse().ok())
+                }
+                _ => None,
+            },
         };
-        replies.chunks_exact(2).map(of_key).collect()
+        replies.chunks_exact(3).map(of_key).collect()
     };
     join_all(looks).await.into_iter().map(of_keys).collect()
 }
@@ -164,6 +189,11 @@ impl Look<'_> {
             table.push_str(&format!("  {line}\n"));
         }
         table.push_str(&trust_states(inspection, nodes));
+        if let Some(token) = self.fencing_token() {
+            table += &format!(
+                "  the last fencing token of this key is {token}: all writers of it must use --fenced\n"
+            );
+        }
         for (place, answer) in inspection.nodes.iter().enumerate() {
             let leftovers = [
                 (self.removal(place, answer), "its key never expires; if no program uses it"),
@@ -178,6 +208,11 @@ impl Look<'_> {
             }
         }
         table
+    }
+
+    /// The largest fencing token of the key that a node has given out.
+    fn fencing_token(&self) -> Option<u64> {
+        self.beside.iter().filter_map(|node| node.fencing_token).max()
     }
 
     /// The command line that deletes a key without expiry. Every lock expires, so such a key is a leftover, or no lock.
@@ -201,15 +236,16 @@ impl Look<'_> {
         let Self { key, inspection, nodes, .. } = self;
         let with_trust_state = |(place, (answer, stats)): (usize, (&NodeAnswer, &NodeStats))| {
             let mut node = node_json(answer);
+            let doubt = inspection.doubt(place);
             let (trust_state, remaining) = match &stats.trust_state {
-                NodeTrustState::Trusted => ("trusted", None),
+                NodeTrustState::Trusted if doubt.is_none() => ("trusted", None),
                 NodeTrustState::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
                 NodeTrustState::Refused(_) => ("refused", None),
                 NodeTrustState::Unguarded => ("unguarded", None),
                 _ => ("unverified", None),
             };
             node["trust_state"] = json!(trust_state);
-            node["trust_state_text"] = json!(stats.trust_state.to_string());
+            node["trust_state_text"] = json!(trust_state_text(doubt, &stats.trust_state));
             node["votes_count_in_ms"] = json!(remaining.map(millis));
             node["removed_by"] = json!(self.removal(place, answer));
             node["intent_removed_by"] = json!(self.intent_removal(place));
@@ -226,25 +262,37 @@ impl Look<'_> {
             "holder_nodes": inspection.holder_nodes(),
             "since_unix_ms": holder.and_then(|holder| holder.since).map(unix_millis),
             "readers": inspection.reader_count(),
+            "fencing_token": self.fencing_token(),
             "nodes": nodes,
         })
     }
 }
 
-/// A line for nodes whose votes do not count. An unverified node that did not answer is left out: the table says why.
+/// A line for nodes whose votes do not count. A node that did not answer, and of which nothing is known, is left out: the
+/// table says why.
 pub(super) fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
-    let states = inspection.nodes.iter().zip(nodes).filter_map(|(answer, node)| {
-        let hint = match node.trust_state {
-            NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
-            NodeTrustState::Unverified if matches!(answer.said, NodeOutcome::Seen(_)) => {
-                ": whether it votes is not known; quorlock doctor says why"
-            }
-            _ => return None,
+    let answers = inspection.nodes.iter().zip(nodes).enumerate();
+    let states = answers.filter_map(|(place, (answer, node))| {
+        let doubt = inspection.doubt(place).filter(|_| matches!(answer.said, NodeOutcome::Seen(_)));
+        let text = trust_state_text(doubt, &node.trust_state);
+        let hint = match (&node.trust_state, doubt) {
+            (NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_), _) => "",
+            (_, Some(doubt)) if doubt.detail().is_some() => "",
+            (_, Some(_)) => ": whether it votes is not known; quorlock doctor says why",
+            (_, None) => return None,
         };
-        Some((&*node.name, format!("{}{hint}", node.trust_state)))
+        Some((&*node.name, format!("{text}{hint}")))
     });
     let groups = group(states, |one, other| one == other);
     groups.iter().map(|(nodes, state)| format!("  {}: {state}\n", names(nodes))).collect()
+}
+
+/// Whether a node's votes count. The doubt about its answer is newer, but the time of a quarantine is that of now.
+fn trust_state_text(doubt: Option<&Failure>, trust_state: &NodeTrustState) -> String {
+    match (doubt, trust_state) {
+        (Some(doubt), NodeTrustState::Trusted | NodeTrustState::Unverified) => doubt.to_string(),
+        (_, trust_state) => trust_state.to_string(),
+    }
 }
 
 /// The verdict and the holder. `has_nonce`: a quorum has the lock's nonce, so the lock's caller chose the value.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::admin::{group, list_nodes, names};
+use futures_util::future::OptionFuture;
+use quorlock::admin::{group, list_nodes, names, with_fencing_counter};
 use quorlock::node::{Failure, FailureKind, Holding, NodeState};
 use quorlock::{
     AcquireError, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState, Verdict, Waiting,
@@ -18,14 +19,24 @@ use crate::args::{IfHeld, WaitArg};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
 use crate::output::{millis, time};
-use crate::window::cut;
+use crate::terminal_size::cut;
 
 /// The holders of the keys at the first refusal of the lock.
 struct Holders {
     /// Each locked key with the values that a quorum of nodes stores under it.
     of_keys: Vec<(String, Vec<Stored>)>,
-    description: String,
+    /// Each locked key with its holder, and since when it holds the lock.
+    described: Vec<(String, String)>,
     since: u64,
+}
+
+impl Holders {
+    /// Each key with its holder. `verb`: is or was.
+    fn in_words(&self, verb: &str) -> String {
+        let described = self.described.iter();
+        let described = described.map(|(key, holder)| format!("\"{key}\" {verb} held by {holder}"));
+        described.collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// A value that nodes store under a key. `None`: the key has a type that no lock has.
@@ -70,6 +81,10 @@ impl Caller<'_> {
         let mut said = Said { since: boot_ns(), logged: None };
         let mut last = None;
         let mut next = Instant::now() + A_WAIT;
+        // Of a lock that is waited for, the nodes are asked whether its other holders have fencing tokens. The call does not
+        // wait for the answer.
+        let mut is_unfenced = !self.lock.fenced && !self.lock.shared;
+        let mut counter = None;
         loop {
             tokio::select! {
                 biased;
@@ -88,6 +103,9 @@ impl Caller<'_> {
                     }
                     let is_contended = current.contended;
                     last = Some(current);
+                    if is_contended && std::mem::take(&mut is_unfenced) {
+                        counter = Some(Box::pin(self.fenced_keys()));
+                    }
                     if is_contended && self.if_held == IfHeld::Wait
                         && let Some(holders) = self.holders(said.since).await
                     {
@@ -95,6 +113,10 @@ impl Caller<'_> {
                         drop(call);
                         return Err(self.await_end(&holders).await);
                     }
+                }
+                Some(fenced) = OptionFuture::from(counter.as_mut()) => {
+                    counter = None;
+                    self.warn_unfenced(&fenced);
                 }
                 () = sleep_until(next) => {
                     next += if last.is_some() { TICK } else { TICK / 10 };
@@ -104,6 +126,27 @@ impl Caller<'_> {
                 }
             }
         }
+    }
+
+    /// The keys whose other holders have fencing tokens.
+    fn fenced_keys(&self) -> impl Future<Output = Vec<String>> + use<> {
+        let client = self.client.clone();
+        let keys: Vec<String> = self.lock.keys().map(str::to_owned).collect();
+        async move { with_fencing_counter(&client, keys).await.unwrap_or_default() }
+    }
+
+    fn warn_unfenced(&mut self, keys: &[String]) {
+        if keys.is_empty() {
+            return;
+        }
+        let keys: Vec<String> =
+            keys.iter().map(|key| format!("\"{}\"", key.escape_debug())).collect();
+        let message = format!(
+            "other holders of {} have fencing tokens, and this one will have none; all of them must use --fenced, or none",
+            keys.join(", ")
+        );
+        let line = (self.if_held != IfHeld::Skip).then_some(&*message);
+        self.output.event(json!({ "event": "warning", "message": message }), line);
     }
 
     fn is_out_of_descriptors(&self, waiting: &Waiting) -> bool {
@@ -120,7 +163,7 @@ impl Caller<'_> {
 
     /// The quorum of this number of nodes.
     fn needed(&self, count: usize) -> usize {
-        self.nodes.quorum.unwrap_or(count / 2 + 1)
+        self.nodes.quorum().unwrap_or(count / 2 + 1)
     }
 
     /// Reports the last attempt, with the time waited until now. A call makes no attempt while it waits for a holder,
@@ -250,7 +293,7 @@ impl Caller<'_> {
     /// The holders that have a quorum of one of the keys, and so exclude this run. `None`: no holder has a quorum. Then
     /// several clients wanted the lock at once, and one of these clients gets it.
     async fn holders(&self, since: u64) -> Option<Holders> {
-        let (mut of_keys, mut descriptions) = (Vec::new(), Vec::new());
+        let (mut of_keys, mut described) = (Vec::new(), Vec::new());
         for key in self.lock.keys() {
             let Ok(inspection) = self.client.inspect(key).await else { continue };
             let is_in_the_way = match inspection.verdict() {
@@ -264,17 +307,16 @@ impl Caller<'_> {
                 && let Some(holder) = inspection.holder()
             {
                 let key = key.to_owned();
-                let name = key.escape_debug();
+                let name = key.escape_debug().to_string();
                 let holders = match inspection.verdict() {
                     Verdict::Shared => readers(&inspection),
                     _ => format!("{}, {}", holder.kind, held_since(&holder)),
                 };
-                descriptions.push(format!("\"{name}\" is held by {holders}"));
+                described.push((name, holders));
                 of_keys.push((key, stored));
             }
         }
-        let description = descriptions.join("; ");
-        (!of_keys.is_empty()).then_some(Holders { of_keys, description, since })
+        (!of_keys.is_empty()).then_some(Holders { of_keys, described, since })
     }
 
     /// Waits until none of these holders can have a quorum any more, at most for the rest of `--wait`. The command is
@@ -285,11 +327,15 @@ impl Caller<'_> {
         loop {
             if !self.any_holds(holders).await {
                 self.output.clear();
-                let line = format!("{}; that has ended, and nothing was run", holders.description);
+                let held = holders.in_words("was");
+                let line = format!(
+                    "{held}; that has ended, so another process did the work: nothing was run here, and whether the \
+                     work succeeded is not known"
+                );
                 let event = json!({
                     "event": "holder_ended",
                     "key": self.lock.key,
-                    "held": holders.description,
+                    "held": held,
                     "waited_ms": millis(time_since(holders.since)),
                 });
                 self.output.event(event, Some(&line));
@@ -301,7 +347,7 @@ impl Caller<'_> {
                 WaitArg::Forever => Duration::MAX,
             };
             if rest.is_zero() {
-                let (held, down) = (&holders.description, self.down());
+                let (held, down) = (holders.in_words("is"), self.down());
                 let all = self.client.stats().nodes.len();
                 let is_reachable = all - down.len() >= self.needed(all);
                 let (message, code) = if is_reachable {
@@ -316,7 +362,7 @@ impl Caller<'_> {
                 return code;
             }
             if waited >= A_WAIT {
-                let why = format!("{}; its end is waited for", holders.description);
+                let why = format!("{}; its end is waited for", holders.in_words("is"));
                 let mut event = self.lock_event("waiting");
                 event["contended"] = json!(true);
                 event["untrusted"] = json!(false);

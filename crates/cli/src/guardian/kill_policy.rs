@@ -11,7 +11,6 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::clock::{Moment, NEVER_NS};
-use super::mutants::{Mutant, is_active};
 use super::wire::Message;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,9 +118,7 @@ impl KillPolicy {
     /// The lock is lost: SIGTERM is due now, SIGKILL at `kill` or at the last deadline, whichever is earlier.
     pub(crate) fn terminate(&mut self, kill: Moment) {
         self.sealed = true;
-        let known = self.deadlines.kill;
-        let kill = if is_active(Mutant::DeadlinesOnlyGrow) { known } else { known.min(kill) };
-        self.deadlines = Deadlines { term: Moment::PAST, kill };
+        self.deadlines = Deadlines { term: Moment::PAST, kill: self.deadlines.kill.min(kill) };
     }
 
     /// No process extends the lock any more. SIGTERM is due now, and SIGKILL at the last deadline, because no other

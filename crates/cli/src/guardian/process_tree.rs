@@ -37,7 +37,6 @@ use rustix::process::{
 use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use super::kill_policy::Ending;
-use super::mutants::{Mutant, is_active};
 use super::procfs;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,22 +143,16 @@ impl ProcessTree {
         if group_is_there && !known {
             self.reach_group(signal);
         }
-        // Mutants are deliberate bugs for tests. `is_active` is the constant `false` in the program that is shipped.
-        if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
-            let members = members.ok().flatten().unwrap_or_default();
-            let others = || members.all.iter().filter(|member| !in_group(member));
-            // With this mutant the keeper, in the place of the guardian, kills one process after another and no whole
-            // groups.
-            let one_by_one = is_active(Mutant::OneKillInItsPlace) && self.is_keepers();
-            if signal == Signal::KILL && !one_by_one {
-                for number in &members.groups {
-                    if let Some(member) = others().find(|member| member.group == *number) {
-                        kill_group_of(member);
-                    }
+        let members = members.ok().flatten().unwrap_or_default();
+        let others = || members.all.iter().filter(|member| !in_group(member));
+        if signal == Signal::KILL {
+            for number in &members.groups {
+                if let Some(member) = others().find(|member| member.group == *number) {
+                    kill_group_of(member);
                 }
             }
-            others().for_each(|member| reach(member, signal));
         }
+        others().for_each(|member| reach(member, signal));
         if group_is_there || known {
             self.reach_group(Signal::CONT);
         }
@@ -241,28 +234,17 @@ impl ProcessTree {
         if self.is_childless() {
             return true;
         }
-        if is_active(Mutant::ReleaseBeforeGone) && !self.pinned {
-            return true;
-        }
         match self.leader.map(test_kill_process_group) {
             Some(Err(Errno::SRCH)) => self.group_empty = true,
             // Any other error means that the group has a member, which runs as another user.
             Some(Err(_)) => return false,
             None | Some(Ok(())) => {}
         }
-        if is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers() {
-            return self.group_empty;
-        }
         match self.members() {
             Ok(Some(members)) => members.all.is_empty() && !somebody_died(),
             Ok(None) => self.group_empty,
             Err(_) => false,
         }
-    }
-
-    /// Whether this is the keeper's view of the tree.
-    fn is_keepers(&self) -> bool {
-        self.strangers.guardian.is_some()
     }
 
     /// The numbers of the processes that are left, as far as the process table shows them.

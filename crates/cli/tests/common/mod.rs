@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod hostile;
 pub(crate) mod leases;
 
 use std::io::Read;
@@ -157,9 +158,7 @@ pub(crate) fn value(token: u8, owner: &str) -> String {
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {
-        // A build for mutation tests reads the name of the active mutant, a deliberate bug, from this variable.
-        let names_a_mistake = cfg!(quorlock_mutants) && name == "QUORLOCK_MUTANT";
-        if name.to_string_lossy().starts_with("QUORLOCK_") && !names_a_mistake {
+        if name.to_string_lossy().starts_with("QUORLOCK_") {
             command.env_remove(name);
         }
     }
@@ -183,6 +182,17 @@ pub(crate) fn through(outer: &[&str], inner: &Command) -> Command {
     command.stdin(Stdio::null());
     command.current_dir(inner.get_current_dir().unwrap_or(Path::new("/")));
     command
+}
+
+/// Pastes a command line into a shell that finds `quorlock`. `environment` sets the variables of the shell.
+pub(crate) fn paste(line: &str, environment: impl FnOnce(&mut Command)) -> Output {
+    let program = quorlock(&[]);
+    let folder = Path::new(program.get_program()).parent().expect("a folder").display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = through(&["sh", "-c", line], &program);
+    shell.env("PATH", format!("{folder}:{path}"));
+    environment(&mut shell);
+    shell.output().expect("the shell starts")
 }
 
 /// A child process. Dropping it kills it.
@@ -238,6 +248,12 @@ impl Running {
                 lines.find(|line| line.contains(text)).map(str::to_owned)
             })
         })
+    }
+
+    /// The number of times that the process has printed this text.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        let said = self.said.iter().map(|said| said.lock().expect("no panic").clone());
+        said.map(|said| String::from_utf8_lossy(&said).matches(text).count()).sum()
     }
 
     pub(crate) fn end(mut self) -> Output {

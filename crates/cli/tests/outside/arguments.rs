@@ -51,6 +51,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
         "init",
         "init --fresh --yes --old-node redis://a",
         "nonsense",
+        "lock k -- true",
     ]);
     // Two spaces in a row enclose an empty word.
     scene.each(["run  -- true", "status "]);
@@ -73,7 +74,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
 fn help_texts() {
     let Some(mut scene) = Scene::new(1) else { return };
     scene.each(["--help"]);
-    let verbs = "run acquire extend release query status init doctor bench demo completions man";
+    let verbs = "run acquire extend release query status init doctor demo completions man";
     verbs.split(' ').for_each(|verb| scene.quorlock_with(&[], &[verb, "--help"]));
     scene.compare(&expect_file!["help.txt"]);
 }

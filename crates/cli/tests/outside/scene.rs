@@ -120,6 +120,7 @@ pub(crate) fn greeted_once(seen: &str) -> String {
 
 /// Patterns of texts that differ from run to run, and their placeholders.
 const KINDS: &[(&str, &str)] = &[
+    (r#"("SETNAME") "quorlock(?:-look)?:[!-~]*:[0-9]+""#, "$1 \"NAME\""),
     (r"(TOKEN=|run_id=|doctor:)[0-9a-f]{40}", "${1}ID"),
     (r#"("(?:mine|quorlock:take:k)") "[0-9a-f]{40}""#, "$1 \"NONCE\""),
     (r"quorlock1:[0-9A-Za-z=,%._:@/-]+", "LEASE"),
@@ -129,6 +130,7 @@ const KINDS: &[(&str, &str)] = &[
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
     (r"since [0-9]{2}:[0-9]{2}:[0-9]{2}Z \([^)]*\)", "since CLOCK"),
     (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh|acquire)", "HOST:PID $1"),
+    (r"client [A-Za-z0-9.-]+:[0-9]+ is", "client HOST:PID is"),
     // The record contains only the first line of a script, because the whole text is in the library's sources.
     (r#""(-- [^\\"]*)\\n(?:[^"\\]|\\.)*""#, "\"$1…\""),
     (r#""([a-z_]+_(?:ms|us|s))":-?[0-9]+"#, "\"$1\":N"),
@@ -137,6 +139,8 @@ const KINDS: &[(&str, &str)] = &[
     // Nodes beyond the quorum may answer after the report, so the number of votes differs from run to run.
     (r#""votes":[2-9]"#, r#""votes":N"#),
     (r"[0-9]+\.[0-9]+(?:ms|µs|s)", "TIME"),
+    // The client may hear of a refusal before its first attempt, or during the attempt.
+    (r"not acquired in TIME \(1 attempt\)", "not acquired in TIME"),
     (r"[0-9]+(?:ms|s) (more|left|unless)", "TIME $1"),
     (r"after [0-9]+ms", "after TIME"),
     (r"[0-9]+ min\b", "N min"),

@@ -6,44 +6,37 @@
 //! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
 //! waiting processes. If many processes wait, a process inspects the lock after its back-off before it attempts.
 //!
-//! When a contended lock becomes free, not all waiters may attempt at once. Each waiter chooses a random time slot. The
-//! waiters in the first slot attempt at once; the others wait for their slot and then check whether the lock is still
-//! free. The more often a caller missed the free lock, the fewer slots it chooses from, so no caller starves.
+//! When a contended lock becomes free, not all waiters may attempt at once. Each waiter pauses for a random number
+//! of steps. A waiter without a pause attempts at once; the others check after their pause whether the lock is still
+//! free. The more often a caller missed the free lock, the shorter its pauses are, so no caller starves.
 //!
 //! Three details make the shares of processes equal. Measurements showed that each is necessary:
 //!
 //! - The estimate of the number of rivals grows by half of itself, and shrinks by an amount that is proportional to its
 //!   square. So all processes approach the same number. With a proportional decrease, a process that was aggressive by
 //!   chance stayed aggressive.
-//! - A slot is as long as the shortest round trip observed. On a busy machine the usual round trip of two processes may
+//! - A step is as long as the shortest round trip observed. On a busy machine the usual round trip of two processes may
 //!   differ tenfold.
 //! - A process that released the lock checks whether the lock is free before it attempts again. Otherwise its attempt
-//!   succeeds right after its release, while all other processes still wait for their slots.
+//!   succeeds right after its release, while all other processes still pause.
 //!
 //! Back-off is about fairness, not safety. Without it, other processes may wait longer, but no two hold the lock.
 
+mod own_turns;
+mod window;
+
 use core::time::Duration;
 
+use self::own_turns::OwnTurns;
+pub(crate) use self::window::ContentionWindow;
+use self::window::WINDOW_MIN;
 use crate::client::gap::FOREIGN_FOR;
 use crate::node::round_trip::ROUND_TRIP_MIN;
-use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 
 /// Largest number of hand-overs within a process under one token. After them the process releases the lock, so that
 /// other processes can acquire it.
 pub(crate) const HANDOVERS_MAX: u32 = 64;
-
-/// Number of consecutive acquisitions after which a process without known rivals backs off, because it cannot see
-/// processes that wait.
-const TAKES_MAX: u32 = 128;
-
-/// Duration of consecutive acquisitions after which a process without known rivals backs off, because it cannot see
-/// processes that wait.
-const TAKES_FOR: Duration = Duration::from_millis(100);
-
-/// Longest addition to the back-off of a process that keeps taking the lock from its rivals. The addition grows with
-/// the time that the process held the lock.
-const LONGER_MAX: Duration = Duration::from_millis(8);
 
 /// Time for which a process remembers rivals.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
@@ -56,67 +49,18 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// 0.4 ms. A rival needs at least 0.4 ms to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of time slots from which a process chooses after it has lost a freed lock to another process once.
-const WINDOW_MIN: u32 = 8;
-
-/// Largest number of time slots from which a process chooses.
-const WINDOW_MAX: u32 = 128;
-
-/// A caller that has lost the freed lock to other clients this many times attempts at once, without a time slot.
-const PATIENCE: u32 = 16;
-
-/// The estimated number of waiting processes, which is the number of time slots to choose from.
-///
-/// The window grows by half when another process took the freed lock first. When the lock was still free at the chosen
-/// slot, the window shrinks by an amount that grows with its square, so the windows of all processes converge. If the
-/// amount were proportional, a process that once saw no rivals would keep taking the lock from the other processes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct ContentionWindow(u32);
-
-impl ContentionWindow {
-    /// Takes into account that another process took the freed lock first.
-    fn widen(&mut self) {
-        self.0 = (self.0 + self.0 / 2).clamp(WINDOW_MIN, WINDOW_MAX);
-    }
-
-    /// Takes into account that the lock was still free at the chosen time slot.
-    fn narrow(&mut self) {
-        self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
-    }
-
-    pub(crate) const fn is_crowded(self) -> bool {
-        self.0 > 1
-    }
-
-    /// Chooses a random time slot: the number of slots of this length that the caller waits before it checks the lock
-    /// again. Zero means an attempt at once. The more often the caller missed the free lock, the fewer slots it chooses
-    /// from. If at least [`WINDOW_MIN`] slots fit into [`POLL_CEILING`], the last slot begins within this time, so a
-    /// lock does not stay free for longer if the other waiters gave up.
-    pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
-        let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
-        let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
-        let slots = self.0.min(most) * PATIENCE.saturating_sub(missed) / PATIENCE;
-        u32::try_from((u128::from(word) * u128::from(slots)) >> 64).unwrap_or(0)
-    }
-}
-
 /// A finished period in which this process held the lock under one token: its start, whether it was too long for
 /// further hand-overs, and the round trip and a random word of its attempt.
 pub(crate) type PastTurn = ((BootTime, bool), (Duration, u64));
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyBackoff {
-    /// Number of consecutive acquisitions: this process acquired again before another process could.
-    takes: u32,
-    first_take: Option<BootTime>,
+    own_turns: OwnTurns,
     rivals_until: Option<BootTime>,
-    resume_at: Option<BootTime>,
-    /// Number of additions to the back-off since a rival was last seen; at most two. Each addition doubles the next.
-    retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,
-    /// The shortest recent round trip, which is the length of a slot. It grows slowly if round trips get longer. Slots
-    /// must be equally long in all processes, because a process with shorter slots would always win. The mean round
+    /// The shortest recent round trip, which is the length of a step. It grows slowly if round trips get longer. Steps
+    /// must be equally long in all processes, because a process with shorter steps would always win. The mean round
     /// trip would not do: on a busy machine it differs between processes.
     shortest: Duration,
     /// Time at which a client of another library (a foreign client) last held the key; `None` if none was seen.
@@ -160,7 +104,7 @@ impl KeyBackoff {
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
         self.rivals_until = Some(now.after(RIVALS_FOR));
-        self.retakes = 0;
+        self.own_turns.retakes = 0;
     }
 
     fn observe(&mut self, round_trip: Duration) {
@@ -175,7 +119,7 @@ impl KeyBackoff {
         self.window_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// Notes that the lock was still free at the chosen time slot, so fewer processes wait than estimated.
+    /// Notes that the lock was still free after the random pause, so fewer processes wait than estimated.
     pub(crate) fn see_room(&mut self) {
         self.window.narrow();
     }
@@ -193,66 +137,40 @@ impl KeyBackoff {
 
     /// Notes a release. `had_since` is the time of the grant. `was_long` means that this process held the lock for too
     /// long to hand it over within the process again.
-    pub(crate) fn give_back(
+    pub(crate) fn note_release(
         &mut self,
-        (had_since, was_long): (BootTime, bool),
+        had: (BootTime, bool),
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) {
         self.observe(round_trip);
         let stay_away = self.stay_away(jitter, now);
-        let in_a_row = self.resume_at.is_none_or(|at| had_since <= at.after(2 * stay_away));
-        if !in_a_row {
-            (self.takes, self.first_take) = (0, None);
-        }
-        self.takes += 1;
-        let first_take = *self.first_take.get_or_insert(had_since);
         let knows_rivals = self.rivals_until.is_some_and(|at| !at.has_come(now));
-        let long = first_take.after(TAKES_FOR).has_come(now);
-        if was_long || knows_rivals || long || self.takes >= TAKES_MAX {
-            (self.takes, self.first_take) = (0, None);
-            let longer =
-                if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
-            self.resume_at = Some(now.after(stay_away + longer));
-        } else {
-            // No back-off is needed. If the next grant comes soon after this time, the next release counts it as a
-            // consecutive acquisition.
-            self.resume_at = Some(now.boot());
-        }
+        self.own_turns.note_release(had, stay_away, knows_rivals, now);
     }
 
     /// The usual back-off: four to six round trips, in which other processes receive a push and attempt. The duration
-    /// of their slots is added, because otherwise this process would be faster than a waiter with a late slot.
+    /// of their pauses is added, because otherwise this process would be faster than a waiter with a long pause.
     fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let ContentionWindow(window) = self.window(now);
-        let slots = 4 * window.min(WINDOW_MIN);
-        (4 + slots) * step + crate::redlock::retry::fraction(2 * step, jitter)
+        let pauses = 4 * window.min(WINDOW_MIN);
+        (4 + pauses) * step + crate::redlock::retry::fraction(2 * step, jitter)
     }
 
-    /// The addition to the back-off: a part of the time that this process held the lock, doubled after each consecutive
-    /// acquisition. A rival that wakes late or has a late time slot misses the free lock, and then chooses from more
-    /// slots. The holder cannot see this, so it leaves the rival more time after each acquisition.
-    fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
-        let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
-        let longer = (held / 4) * (1 << self.retakes);
-        self.retakes = (self.retakes + 1).min(2);
-        longer.min(LONGER_MAX)
-    }
-
-    /// The length of a slot on this key; `None` without a recent round trip.
+    /// The length of a step on this key; `None` without a recent round trip.
     pub(crate) fn step(&self, now: Reading) -> Option<Duration> {
         (!self.is_stale(now) && !self.shortest.is_zero()).then_some(self.shortest)
     }
 
     /// The pause before this process attempts to take a key that has become free. Zero means an attempt at once.
     pub(crate) fn pause(&self, word: u64, missed: u32, now: Reading) -> Duration {
-        let length = believed(self.shortest);
-        self.window(now).slot(length, word, missed) * length
+        let step = believed(self.shortest);
+        self.window(now).steps(step, word, missed) * step
     }
 
     pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
-        self.resume_at.filter(|at| !at.has_come(now))
+        self.own_turns.resume_at.filter(|at| !at.has_come(now))
     }
 
     pub(crate) fn is_stale(&self, now: Reading) -> bool {
@@ -261,15 +179,14 @@ impl KeyBackoff {
         };
         over(self.rivals_until, Duration::ZERO)
             && over(self.window_until, Duration::ZERO)
-            && over(self.resume_at, RIVALS_FOR)
+            && over(self.own_turns.resume_at, RIVALS_FOR)
             && over(self.foreign_seen, FOREIGN_FOR)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        self.first_take = self.first_take.map(|at| at.shifted(base));
+        self.own_turns.shift(base);
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.window_until = self.window_until.map(|at| at.shifted(base));
-        self.resume_at = self.resume_at.map(|at| at.shifted(base));
         self.foreign_seen = self.foreign_seen.map(|at| at.shifted(base));
     }
 }
@@ -291,24 +208,23 @@ mod tests {
     use super::*;
 
     const MS: i64 = 1_000_000;
-    const SLOT: Duration = Duration::from_micros(100);
     const ROUND_TRIP: (Duration, u64) = (Duration::from_millis(1), 0);
 
     fn at(ms: i64) -> Reading {
         Reading::new(ms * MS, ms * MS)
     }
 
-    fn give_back(backoff: &mut KeyBackoff, had: i64, now: i64) -> bool {
-        backoff.give_back((at(had).boot(), false), ROUND_TRIP, at(now));
+    fn is_backed_off(backoff: &mut KeyBackoff, had: i64, now: i64) -> bool {
+        backoff.note_release((at(had).boot(), false), ROUND_TRIP, at(now));
         backoff.resume_at(at(now)).is_some()
     }
 
     #[test]
     fn a_process_with_rivals_backs_off_after_each_release() {
         let mut backoff = KeyBackoff::default();
-        assert!(!give_back(&mut backoff, 0, 1));
+        assert!(!is_backed_off(&mut backoff, 0, 1));
         backoff.see_rivals(ROUND_TRIP.0, at(1));
-        assert!(give_back(&mut backoff, 1, 2));
+        assert!(is_backed_off(&mut backoff, 1, 2));
         let away = at(2).after(4 * ROUND_TRIP.0 + ROUND_TRIP.0 / 4);
         assert_eq!(
             backoff.resume_at(at(2)),
@@ -316,7 +232,7 @@ mod tests {
             "four round trips, and a quarter of the time held"
         );
         assert_eq!(backoff.resume_at(at(7)), None);
-        assert!(!give_back(&mut backoff, 20_000, 20_001), "the rivals were seen long ago");
+        assert!(!is_backed_off(&mut backoff, 20_000, 20_001), "the rivals were seen long ago");
     }
 
     /// Regression test for a failure that the simulator found: stopped nodes had raised the round trip to 0.7 s, so
@@ -327,7 +243,7 @@ mod tests {
         backoff.see_rivals(ROUND_TRIP.0, at(0));
         backoff.see_contention(at(0));
         let pace = (Duration::from_millis(700), u64::MAX);
-        backoff.give_back((at(0).boot(), false), pace, at(1));
+        backoff.note_release((at(0).boot(), false), pace, at(1));
         assert_eq!(backoff.resume_at(at(4_000)), None);
     }
 
@@ -338,7 +254,7 @@ mod tests {
         for number in 0..300 {
             let us = |us: i64| Reading::new(us * 1000, us * 1000);
             let (had, now) = (us(100 * number), us(100 * number + 50));
-            backoff.give_back((had.boot(), false), ROUND_TRIP, now);
+            backoff.note_release((had.boot(), false), ROUND_TRIP, now);
             away.extend(backoff.resume_at(now).map(|_| number));
         }
         assert_eq!(away, [127, 255]);
@@ -347,24 +263,24 @@ mod tests {
     #[test]
     fn a_process_that_pauses_between_turns_need_not_back_off() {
         let mut backoff = KeyBackoff::default();
-        assert!((0..200).all(|number| !give_back(&mut backoff, 20 * number, 20 * number + 1)));
+        assert!((0..200).all(|number| !is_backed_off(&mut backoff, 20 * number, 20 * number + 1)));
     }
 
     #[test]
     fn long_turns_in_a_row_count_by_their_time() {
         let mut backoff = KeyBackoff::default();
-        assert!(!give_back(&mut backoff, 0, 60));
-        assert!(give_back(&mut backoff, 60, 120));
+        assert!(!is_backed_off(&mut backoff, 0, 60));
+        assert!(is_backed_off(&mut backoff, 60, 120));
     }
 
-    /// Two processes contend on one node. If the first takes the lock again before the second wakes at its slot, the
-    /// second chooses from more slots. So the first must back off longer each time.
+    /// Two processes contend on one node. If the first takes the lock again before the pause of the second ends, the
+    /// pauses of the second become longer. So the first must back off longer each time.
     #[test]
     fn the_backoff_grows_with_each_turn_in_a_row() {
         let mut backoff = KeyBackoff::default();
         backoff.see_rivals(ROUND_TRIP.0, at(0));
         let mut away = |had: i64, held: i64| {
-            backoff.give_back((at(had).boot(), false), ROUND_TRIP, at(had + held));
+            backoff.note_release((at(had).boot(), false), ROUND_TRIP, at(had + held));
             let until = backoff.resume_at(at(had + held)).unwrap();
             until.remaining(at(had + held)).as_millis()
         };
@@ -372,52 +288,8 @@ mod tests {
         let away = times.map(|(had, held)| away(had, held));
         assert_eq!(away, [4 + 1, 4 + 2, 4 + 4, 4 + 4, 4, 4 + 8], "the addition is at most 8 ms");
         backoff.see_rivals(ROUND_TRIP.0, at(5_000));
-        backoff.give_back((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
+        backoff.note_release((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
         assert_eq!(backoff.resume_at(at(5_014 + 4 + 1)), None, "another process had it in between");
-    }
-
-    #[test]
-    fn a_crowd_spreads_and_gathers_again() {
-        let mut window = ContentionWindow::default();
-        assert_eq!(window.slot(SLOT, u64::MAX, 0), 0, "alone: at once");
-        window.widen();
-        assert_eq!((window.slot(SLOT, 0, 0), window.slot(SLOT, u64::MAX, 0)), (0, 7));
-        window.widen();
-        assert_eq!(window.slot(SLOT, u64::MAX, 0), 11);
-        (0..9).for_each(|_| window.widen());
-        assert_eq!(window.slot(SLOT, u64::MAX, 0), 127, "bounded");
-        let steps = (0..200).take_while(|_| {
-            window.narrow();
-            window.is_crowded()
-        });
-        assert!((20..60).contains(&steps.count()), "a small window shrinks slowly");
-        assert_eq!(window.slot(SLOT, u64::MAX, 0), 0);
-    }
-
-    /// A large and a small window become similar if they grow and shrink equally often.
-    #[test]
-    fn windows_converge() {
-        let (mut shy, mut bold) = (ContentionWindow(WINDOW_MAX), ContentionWindow(2 * WINDOW_MIN));
-        for _ in 0..20 {
-            for window in [&mut shy, &mut bold] {
-                window.widen();
-                (0..3).for_each(|_| window.narrow());
-            }
-        }
-        assert!(shy.0 < 2 * bold.0, "{shy:?} {bold:?}");
-    }
-
-    #[test]
-    fn a_caller_that_missed_the_lock_often_comes_first() {
-        let slots =
-            [0, 4, 8, 12, 16, 1000].map(|missed| ContentionWindow(32).slot(SLOT, u64::MAX, missed));
-        assert_eq!(slots, [31, 23, 15, 7, 0, 0]);
-    }
-
-    #[test]
-    fn a_free_lock_is_attempted_soon() {
-        let last = |ms| ContentionWindow(WINDOW_MAX).slot(Duration::from_millis(ms), u64::MAX, 0);
-        assert_eq!([1, 2, 10, 100].map(last), [127, 124, 24, 7]);
     }
 
     #[test]
@@ -438,9 +310,9 @@ mod tests {
         assert_eq!(backoff.window(at(10_002)), ContentionWindow(WINDOW_MIN - 1));
     }
 
-    /// A process on a busy machine observes longer round trips, but its slots are as long as those of other processes.
+    /// A process on a busy machine observes longer round trips, but its steps are as long as those of other processes.
     #[test]
-    fn slots_are_as_long_as_the_shortest_round_trip() {
+    fn steps_are_as_long_as_the_shortest_round_trip() {
         let mut backoff = KeyBackoff::default();
         for ms in [3, 1, 20, 20] {
             backoff.see_rivals(Duration::from_millis(ms), at(0));
@@ -453,7 +325,7 @@ mod tests {
     #[test]
     fn a_backoff_without_effect_is_stale() {
         let mut backoff = KeyBackoff::default();
-        give_back(&mut backoff, 0, 1);
+        is_backed_off(&mut backoff, 0, 1);
         assert!(!backoff.is_stale(at(2)) && backoff.is_stale(at(10_001)));
     }
 }

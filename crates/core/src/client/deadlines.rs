@@ -16,7 +16,7 @@ use crate::time::BootTime;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Owner {
     Call(LockId),
-    Lease(LockId),
+    HeldLock(LockId),
     Release(LockId, u32),
     Inspection(LockId),
     EntryExtension(LockId),
@@ -60,7 +60,7 @@ impl Deadlines {
     pub(crate) fn add(&mut self, at: BootTime, owner: Owner) {
         let row = match owner {
             Owner::Call(_) => &mut self.rows[0],
-            Owner::Lease(_) => &mut self.rows[1],
+            Owner::HeldLock(_) => &mut self.rows[1],
             _ => &mut self.rows[2],
         };
         match row.back() {
@@ -178,7 +178,7 @@ mod tests {
             }
             assert!(deadlines.rows[0].len() + deadlines.others.len() <= 2 + SLACK);
         }
-        deadlines.put(Owner::Lease(LockId(2)), &mut None, Some(BootTime::from_nanos(-1)));
+        deadlines.put(Owner::HeldLock(LockId(2)), &mut None, Some(BootTime::from_nanos(-1)));
         assert_eq!(deadlines.first().map(|(at, _)| at.as_nanos()), Some(-1));
     }
 }

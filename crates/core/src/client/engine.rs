@@ -1,4 +1,4 @@
-//! The engine: every attempt, lease, retry, queue and timer of one client in one state machine.
+//! The engine: every attempt, held lock, retry, queue and timer of one client in one state machine.
 //!
 //! ```text
 //!   caller ──Event──► Engine ──Effect::Send──► node
@@ -19,15 +19,22 @@
 mod attempting;
 mod call;
 mod calls;
+mod closing;
 mod detached;
+mod ending;
+mod extending;
+mod handing_over;
+mod held_locks;
+mod history;
 mod inspecting;
-mod leases;
+mod intents;
 mod messages;
 mod rebase;
 mod releases;
 mod trusting;
 mod turns;
 mod waiting;
+mod yielding;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,22 +42,22 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use self::call::{Call, Phase};
+use self::closing::Closing;
 pub use self::messages::{
     AttemptReport, Effect, Entropy, EntryOf, Event, Extended, Refusal, RefusalKind, Sink,
 };
 use crate::client::deadlines::{Deadlines, Owner};
 use crate::client::key_table::KeyTable;
 use crate::client::records::{Records, Rounds};
-use crate::command::Answer;
+use crate::command::{Answer, FailureKind};
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::loss::LossCause;
 use crate::node::evidence::Evidence;
 use crate::node::round_trip::RoundTrips;
 use crate::node::trust::NodeMonitor;
 use crate::redlock::entry_extension::EntryExtension;
+use crate::redlock::held_lock::HeldLock;
 use crate::redlock::inspect::Inspection;
-use crate::redlock::lease::Lease;
-use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::quorum::{NodeId, Quorum};
 use crate::redlock::release::Release;
 use crate::time::{BootTime, Reading};
 
@@ -59,7 +66,7 @@ use crate::time::{BootTime, Reading};
 pub struct Engine {
     quorum: Quorum,
     calls: Records<Call>,
-    leases: Records<Lease>,
+    held: Records<HeldLock>,
     releases: Rounds<Release>,
     inspections: Records<Inspection>,
     entry_extensions: Records<EntryExtension>,
@@ -74,12 +81,12 @@ pub struct Engine {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
-    /// For each holder's id, the id under which its lease is recorded. The two ids differ only after a hand-over, so
-    /// only leases that were handed over have an entry.
+    /// For each holder's id, the id under which its lock is recorded. The two ids differ only after a hand-over, so
+    /// only locks that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
     /// Calls that pause while another caller of this process attempts. They are not in the local queues, so the engine
     /// searches this set too when a node pushes a change.
-    aside: BTreeSet<LockId>,
+    yielded: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of the current event or, if that event is an answer, with the next
     /// event that is not an answer.
     begins: VecDeque<LockId>,
@@ -91,15 +98,12 @@ struct Paths {
     round_trips: RoundTrips,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Closing {
-    has_begun: bool,
-    /// Time until which a closing client waits for adoptions, which take nodes into use, and for withdrawals of
-    /// intents, by which waiting writers keep new readers out. `None` if the client does not wait for them.
-    drains_by: Option<BootTime>,
-    /// Withdrawals of intents that are in flight, each with the nodes that have not answered it. An intent is the key
-    /// by which a waiting writer keeps new readers out.
-    withdrawals: BTreeMap<Ticket, NodeSet>,
+impl Paths {
+    /// The nodes whose connections are being made.
+    fn connecting(&self) -> impl Iterator<Item = NodeId> + use<'_> {
+        let links = self.links.iter().enumerate().filter(|(_, link)| link.connecting);
+        links.map(|(place, _)| NodeId::new(place))
+    }
 }
 
 /// The time of an event, and the sink of its effects.
@@ -131,7 +135,7 @@ impl Engine {
         Self {
             quorum,
             calls: Records::new(),
-            leases: Records::new(),
+            held: Records::new(),
             releases: Rounds::new(),
             inspections: Records::new(),
             entry_extensions: Records::new(),
@@ -171,6 +175,27 @@ impl Engine {
             answers.clear();
             return answers;
         }
+        // As answers, these count before a timeout that is due: on a busy machine they arrive late.
+        match event {
+            Event::Greeted { node, connection, sent, round_trip, evidence } => {
+                let cx = &mut Context { now, out };
+                self.paths.round_trips.begin(node, round_trip);
+                self.judge_evidence(node, sent, &evidence, cx);
+                self.emit_identified(node, connection, cx);
+                // The new connection watches no key, and its server may have other keys.
+                self.on_push(node, None, cx);
+                return Vec::new();
+            }
+            Event::Connecting { node } => {
+                self.on_connecting(node, now);
+                return Vec::new();
+            }
+            Event::Connected { node } => {
+                self.on_connected(node, now);
+                return Vec::new();
+            }
+            _ => {}
+        }
         let is_tick_over = matches!(event, Event::Wake);
         if mutant!(BegunBeforeAllElse) {
             let mut all_else = Vec::new();
@@ -204,13 +229,18 @@ impl Engine {
         if is_timely && !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
             self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
         }
-        let distrust_reason = self.look_at(node, sent, evidence, cx).or(unacknowledged);
+        let distrust_reason = self.judge_evidence(node, sent, evidence, cx).or(unacknowledged);
         for (ticket, answer) in answers {
-            let distrusted = distrust_reason
-                .as_ref()
-                .map(|reason| Self::distrusted(*ticket, answer.clone(), reason));
+            let distrusted = match (&distrust_reason, answer) {
+                (Some(reason), _) => Some(Self::distrusted(*ticket, answer.clone(), reason)),
+                // The pipeline declined the command, and the engine knows better why.
+                (None, Answer::Failed(failure)) if failure.kind() == FailureKind::Unverified => {
+                    self.declined(*ticket, node, cx.now).map(Answer::Failed)
+                }
+                (None, _) => None,
+            };
             let (ticket, answer) = (*ticket, distrusted.as_ref().unwrap_or(answer));
-            self.on_answer(NodeAnswer { node, sent, ticket, answer }, cx);
+            self.on_answer(NodeAnswer { node, sent, epoch: evidence.epoch(), ticket, answer }, cx);
         }
     }
 
@@ -221,8 +251,6 @@ impl Engine {
         match event {
             Event::Acquire { lock, request } => self.on_acquire(lock, request, cx),
             Event::Cancel { lock } => self.on_cancel(lock, cx),
-            Event::Connecting { node } => self.on_connecting(node, cx.now),
-            Event::Connected { node } => self.on_connected(node, cx.now),
             Event::Pushed { node, keys } => {
                 if keys.is_none() {
                     self.review_data(node, cx);
@@ -238,12 +266,18 @@ impl Engine {
             Event::ExtendEntry { lock, entry, counter } => {
                 self.on_extend_entry(lock, &entry, counter.as_ref(), cx);
             }
-            Event::ReleaseEntry { lock, entry, was_valid } => {
-                self.on_release_entry(lock, entry, was_valid, cx);
+            Event::ReleaseEntry { lock, entry, valid_for } => {
+                self.on_release_entry(lock, entry, valid_for, cx);
             }
-            Event::Inspect { lock, keys, timeout } => self.on_inspect(lock, keys, timeout, cx),
+            Event::Inspect { lock, keys, timeout, connect_timeout } => {
+                self.on_inspect(lock, keys, timeout, connect_timeout, cx);
+            }
             Event::Close => self.on_close(cx),
-            Event::Answered { .. } | Event::Wake => {}
+            Event::Answered { .. }
+            | Event::Greeted { .. }
+            | Event::Connecting { .. }
+            | Event::Connected { .. }
+            | Event::Wake => {}
         }
     }
 
@@ -286,8 +320,8 @@ impl Engine {
     }
 
     /// The number of held locks.
-    pub fn leases_held(&self) -> usize {
-        self.leases.values().filter(|lease| lease.lost().is_none()).count()
+    pub fn locks_held(&self) -> usize {
+        self.held.values().filter(|held| held.lost().is_none()).count()
     }
 
     /// The number of calls that wait for a lock.
@@ -300,10 +334,10 @@ impl Engine {
         self.releases.len() + self.closing.withdrawals.len()
     }
 
-    /// Whether nothing is left to do: no calls, leases, releases or inspections.
+    /// Whether nothing is left to do: no calls, held locks, releases or inspections.
     pub fn is_idle(&self) -> bool {
         self.calls.is_empty()
-            && self.leases.is_empty()
+            && self.held.is_empty()
             && self.releases.is_empty()
             && self.inspections.is_empty()
             && self.entry_extensions.is_empty()
@@ -325,7 +359,7 @@ impl Engine {
             }
             match owner {
                 Owner::Call(lock) => self.due_call(lock, cx),
-                Owner::Lease(lock) => self.due_lease(lock, cx),
+                Owner::HeldLock(lock) => self.due_held(lock, cx),
                 Owner::Release(lock, round) => self.due_release(lock, round, cx),
                 Owner::Inspection(lock) => self.due_inspection(lock, cx),
                 Owner::EntryExtension(lock) => self.due_entry_extension(lock, cx),
@@ -343,7 +377,7 @@ impl Engine {
     fn wake_of(&self, owner: Owner) -> Option<BootTime> {
         match owner {
             Owner::Call(lock) => self.calls.get(&lock)?.wake,
-            Owner::Lease(lock) => self.leases.get(&lock)?.wake,
+            Owner::HeldLock(lock) => self.held.get(&lock)?.wake,
             Owner::Release(lock, round) => self.releases.get(&(lock, round))?.wake,
             Owner::Inspection(lock) => self.inspections.get(&lock)?.wake,
             Owner::EntryExtension(lock) => self.entry_extensions.get(&lock)?.wake,
@@ -356,7 +390,7 @@ impl Engine {
     fn wake_mut(&mut self, owner: Owner) -> Option<&mut Option<BootTime>> {
         Some(match owner {
             Owner::Call(lock) => &mut self.calls.get_mut(&lock)?.wake,
-            Owner::Lease(lock) => &mut self.leases.get_mut(&lock)?.wake,
+            Owner::HeldLock(lock) => &mut self.held.get_mut(&lock)?.wake,
             Owner::Release(lock, round) => &mut self.releases.get_mut(&(lock, round))?.wake,
             Owner::Inspection(lock) => &mut self.inspections.get_mut(&lock)?.wake,
             Owner::EntryExtension(lock) => &mut self.entry_extensions.get_mut(&lock)?.wake,
@@ -375,9 +409,9 @@ impl Engine {
                 self.deadlines.pop_front(row);
             }
         }
-        let records = self.calls.len() + self.leases.len() + self.releases.len();
-        let looks = self.inspections.len() + self.entry_extensions.len();
-        let count = records + looks + 2 * self.paths.links.len() + 1;
+        let records = self.calls.len() + self.held.len() + self.releases.len();
+        let requests = self.inspections.len() + self.entry_extensions.len();
+        let count = records + requests + 2 * self.paths.links.len() + 1;
         if self.deadlines.may_be_stale(count) {
             let mut deadlines = core::mem::take(&mut self.deadlines);
             deadlines.retain(|at, owner| self.wake_of(owner) == Some(at));
@@ -408,40 +442,27 @@ impl Engine {
     fn on_connecting(&mut self, node: NodeId, now: Reading) {
         // A repeated [`Event::Connecting`] belongs to the same wait, so the timeout does not start again.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
-            self.for_each_attempt(|attempt| attempt.handle_connection(node, true, now));
+            self.await_connection(node, true, now);
         }
     }
 
     fn on_connected(&mut self, node: NodeId, now: Reading) {
         if core::mem::take(&mut self.paths.links[node.index()].connecting) {
-            self.for_each_attempt(|attempt| attempt.handle_connection(node, false, now));
+            self.await_connection(node, false, now);
         }
         self.node_is_back(node, now);
     }
 
-    fn on_close(&mut self, cx: &mut Context<'_>) {
-        let is_first = !core::mem::replace(&mut self.closing.has_begun, true);
-        if is_first {
-            self.settle_for_a_moment(cx.now);
-        }
-        self.stop_looking();
-        let waiting: Vec<LockId> = self.calls.keys().collect();
-        for lock in waiting {
-            self.abandon(lock, RefusalKind::Closed, cx);
-        }
-        if is_first {
-            self.await_withdrawals(cx.now);
-        }
-        let held: Vec<LockId> = self.leases.keys().collect();
-        for lock in held {
-            self.lose(lock, LossCause::Shutdown, cx);
-        }
-        self.review_drained(cx);
-    }
-
-    fn review_drained(&mut self, cx: &mut Context<'_>) {
-        if self.closing.has_begun && self.releases.is_empty() && self.has_settled() {
-            cx.emit(Effect::Drained);
-        }
+    /// Adapts the deadlines of everything that waits for an answer of this node: its connection is being made or, with
+    /// `is_being_made` false, has been made. A round of extending a lock waits for no connection, because it must be
+    /// over before the next round.
+    fn await_connection(&mut self, node: NodeId, is_being_made: bool, now: Reading) {
+        let round_trip = self.paths.round_trips.to(node);
+        self.for_each_attempt(|it| it.handle_connection(node, is_being_made, round_trip, now));
+        // These deadlines only move back, so the entries in the deadline index, which are too early now, can stay.
+        let connected = (!is_being_made).then_some(round_trip);
+        self.entry_extensions.values_mut().for_each(|it| it.await_answer(node, connected, now));
+        self.releases.values_mut().for_each(|it| it.await_answer(node, connected, now));
+        self.inspections.values_mut().for_each(|it| it.await_answer(node, connected, now));
     }
 }

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 
 use crate::client::contention::KeyBackoff;
-use crate::client::local_queue::LocalQueue;
+use crate::client::local_queue::{LocalQueue, Place};
 use crate::ids::LockId;
 use crate::time::Reading;
 use crate::token::Key;
@@ -65,6 +65,19 @@ impl KeyTable {
     /// The queue of a key, which may be empty. If the caller empties it, [`KeyTable::forget_unused`] must follow.
     pub(crate) fn queue_mut(&mut self, key: &Key) -> Option<&mut LocalQueue> {
         self.records.get_mut(&HashedKey::new(key)).map(|record| &mut record.queue)
+    }
+
+    /// The queues of these keys, except empty ones.
+    pub(crate) fn queues_of<'a>(
+        &'a self,
+        keys: &'a [Key],
+    ) -> impl Iterator<Item = &'a LocalQueue> + Clone {
+        keys.iter().filter_map(|key| self.queue(key))
+    }
+
+    /// The active callers of these keys. A caller that is active for several of them appears several times.
+    pub(crate) fn active<'a>(&'a self, keys: &'a [Key]) -> impl Iterator<Item = &'a Place> + Clone {
+        self.queues_of(keys).flat_map(LocalQueue::active)
     }
 
     pub(crate) fn queues(&self) -> impl Iterator<Item = &LocalQueue> {
@@ -166,7 +179,6 @@ mod tests {
 
     #[test]
     fn the_number_of_backoffs_is_bounded_and_queues_stay() {
-        use crate::client::local_queue::Place;
         use crate::keys::Mode;
         let mut table = KeyTable::default();
         let place = Place { lock: LockId(1), mode: Mode::Exclusive };

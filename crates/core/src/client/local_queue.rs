@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_stepped_aside_returns_to_its_place() {
+    fn a_caller_that_yielded_returns_to_its_place() {
         let mut queue = LocalQueue::new(writer(1));
         [writer(3), writer(2)].into_iter().for_each(|place| queue.join(place));
         assert_eq!(queue.first_waiting(), Some(LockId(2)));

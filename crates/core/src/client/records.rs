@@ -14,25 +14,25 @@ use crate::ids::LockId;
 /// Number of consecutive ids that the deque covers.
 const WINDOW: u64 = 1024;
 
-/// An empty map with more than this number of slots frees their memory.
-const SLOTS_KEPT: usize = 4096;
+/// An empty map that has memory for more than this number of records frees it.
+const RECORDS_KEPT: usize = 4096;
 
 /// A map for ids that are mostly inserted in order and removed soon. It iterates in the order of the ids.
 #[derive(Clone)]
 pub(crate) struct Records<T> {
-    slots: Vec<Option<T>>,
+    stored: Vec<Option<T>>,
     free: Vec<u32>,
-    /// For each id from `first` on, the index of its record in `slots`.
+    /// For each id from `first` on, the index of its record in `stored`.
     newest: VecDeque<Option<u32>>,
     first: u64,
-    /// For each id below `first`, the index of its record in `slots`.
+    /// For each id below `first`, the index of its record in `stored`.
     older: BTreeMap<LockId, u32>,
 }
 
 impl<T> Records<T> {
     pub(crate) const fn new() -> Self {
         Self {
-            slots: Vec::new(),
+            stored: Vec::new(),
             free: Vec::new(),
             newest: VecDeque::new(),
             first: 0,
@@ -41,7 +41,7 @@ impl<T> Records<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.stored.len() - self.free.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -49,44 +49,44 @@ impl<T> Records<T> {
     }
 
     pub(crate) fn contains_key(&self, lock: &LockId) -> bool {
-        self.slot(*lock).is_some()
+        self.index(*lock).is_some()
     }
 
     pub(crate) fn get(&self, lock: &LockId) -> Option<&T> {
-        self.slots[self.slot(*lock)?].as_ref()
+        self.stored[self.index(*lock)?].as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, lock: &LockId) -> Option<&mut T> {
-        let slot = self.slot(*lock)?;
-        self.slots[slot].as_mut()
+        let index = self.index(*lock)?;
+        self.stored[index].as_mut()
     }
 
     /// Adds a record, or replaces the record with the same id. Returns whether the id is new.
     #[inline]
     pub(crate) fn insert(&mut self, lock: LockId, record: T) -> bool {
-        if let Some(slot) = self.slot(lock) {
-            self.slots[slot] = Some(record);
+        if let Some(index) = self.index(lock) {
+            self.stored[index] = Some(record);
             return false;
         }
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = Some(record);
-                slot
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.stored[index as usize] = Some(record);
+                index
             }
             None => {
-                self.slots.push(Some(record));
+                self.stored.push(Some(record));
                 // The cast loses nothing, because memory cannot hold 2^32 records.
-                (self.slots.len() - 1) as u32
+                (self.stored.len() - 1) as u32
             }
         };
         if lock.0 < self.first {
-            self.older.insert(lock, slot);
+            self.older.insert(lock, index);
             return true;
         }
         while lock.0 - self.first >= WINDOW
             && let Some(oldest) = self.newest.pop_front()
         {
-            self.older.extend(oldest.map(|slot| (LockId(self.first), slot)));
+            self.older.extend(oldest.map(|index| (LockId(self.first), index)));
             self.first += 1;
         }
         if self.newest.is_empty() {
@@ -94,62 +94,62 @@ impl<T> Records<T> {
         }
         let place = (lock.0 - self.first) as usize;
         match self.newest.get_mut(place) {
-            Some(known) => *known = Some(slot),
+            Some(known) => *known = Some(index),
             None => {
                 while self.newest.len() < place {
                     self.newest.push_back(None);
                 }
-                self.newest.push_back(Some(slot));
+                self.newest.push_back(Some(index));
             }
         }
         true
     }
 
     pub(crate) fn remove(&mut self, lock: &LockId) -> Option<T> {
-        let slot = self.unlink(lock)?;
-        let record = self.slots[slot].take();
+        let index = self.unlink(lock)?;
+        let record = self.stored[index].take();
         self.shrink();
         record
     }
 
     /// Drops a record in its place, which is cheaper than [`Records::remove`]: that function moves the large record.
     pub(crate) fn discard(&mut self, lock: &LockId) {
-        if let Some(slot) = self.unlink(lock) {
-            self.slots[slot] = None;
+        if let Some(index) = self.unlink(lock) {
+            self.stored[index] = None;
             self.shrink();
         }
     }
 
-    /// Marks the slot of a record as free. The caller empties the slot.
+    /// Marks the index of a record as free. The caller drops the record.
     fn unlink(&mut self, lock: &LockId) -> Option<usize> {
-        let slot = match lock.0.checked_sub(self.first) {
+        let index = match lock.0.checked_sub(self.first) {
             None => self.older.remove(lock)?,
             Some(place) => {
-                let slot = self.newest.get_mut(usize::try_from(place).ok()?)?.take()?;
+                let index = self.newest.get_mut(usize::try_from(place).ok()?)?.take()?;
                 while self.newest.front().is_some_and(Option::is_none) {
                     self.newest.pop_front();
                     self.first += 1;
                 }
-                slot
+                index
             }
         };
-        self.free.push(slot);
-        Some(slot as usize)
+        self.free.push(index);
+        Some(index as usize)
     }
 
     fn shrink(&mut self) {
-        if self.slots.len() > SLOTS_KEPT && self.is_empty() {
-            (self.slots, self.free) = (Vec::new(), Vec::new());
+        if self.stored.len() > RECORDS_KEPT && self.is_empty() {
+            (self.stored, self.free) = (Vec::new(), Vec::new());
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LockId, &T)> {
-        let older = self.older.iter().map(|(lock, slot)| (*lock, *slot));
+        let older = self.older.iter().map(|(lock, index)| (*lock, *index));
         let newest = (self.first..).zip(&self.newest);
-        let newest = newest.filter_map(|(lock, slot)| Some((LockId(lock), (*slot)?)));
+        let newest = newest.filter_map(|(lock, index)| Some((LockId(lock), (*index)?)));
         older
             .chain(newest)
-            .filter_map(|(lock, slot)| Some((lock, self.slots[slot as usize].as_ref()?)))
+            .filter_map(|(lock, index)| Some((lock, self.stored[index as usize].as_ref()?)))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = LockId> {
@@ -162,7 +162,7 @@ impl<T> Records<T> {
 
     /// The records in arbitrary order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.slots.iter_mut().flatten()
+        self.stored.iter_mut().flatten()
     }
 
     /// Gives each record a new id. `to` must keep the order.
@@ -176,12 +176,12 @@ impl<T> Records<T> {
         }
     }
 
-    fn slot(&self, lock: LockId) -> Option<usize> {
-        let slot = match lock.0.checked_sub(self.first) {
+    fn index(&self, lock: LockId) -> Option<usize> {
+        let index = match lock.0.checked_sub(self.first) {
             Some(place) => (*self.newest.get(usize::try_from(place).ok()?)?)?,
             None => *self.older.get(&lock)?,
         };
-        Some(slot as usize)
+        Some(index as usize)
     }
 }
 
@@ -372,14 +372,14 @@ mod tests {
         let pairs = |it: &Records<u64>| it.iter().map(|(lock, it)| (lock, *it)).collect::<Vec<_>>();
         assert_eq!(pairs(&records), known.into_iter().collect::<Vec<_>>());
         let mut other = records.clone();
-        for lock in 0..=SLOTS_KEPT as u64 {
+        for lock in 0..=RECORDS_KEPT as u64 {
             other.insert(LockId(u64::MAX / 2 + lock), lock);
         }
-        assert!(other.slots.len() > SLOTS_KEPT);
+        assert!(other.stored.len() > RECORDS_KEPT);
         for lock in other.keys().collect::<Vec<_>>() {
             other.remove(&lock);
         }
-        assert!(other.is_empty() && other.slots.is_empty(), "the memory is freed");
+        assert!(other.is_empty() && other.stored.is_empty(), "the memory is freed");
         let mut other = records.clone();
         other.renumber(|lock| lock);
         assert_eq!(other, records);

@@ -20,11 +20,11 @@ pub(crate) struct Waiting {
     quorum: Quorum,
     /// The mode of the waiting call. Holders that do not exclude this mode do not count.
     mode: Mode,
-    slots: Vec<Slot>,
+    states: Vec<State>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Slot {
+enum State {
     /// The node failed or was not asked, so the lock may be held there for any time.
     Unknown,
     /// No other client holds the lock on this node.
@@ -45,125 +45,127 @@ enum Slot {
 
 impl Waiting {
     pub(crate) fn new(quorum: Quorum, mode: Mode) -> Self {
-        Self { quorum, mode, slots: alloc::vec![Slot::Unknown; quorum.nodes()] }
+        Self { quorum, mode, states: alloc::vec![State::Unknown; quorum.nodes()] }
     }
 
     /// The state after a failed attempt: no other client holds the lock on a node that granted.
     pub(crate) fn after(attempt: &Attempt, quorum: Quorum, mode: Mode) -> Self {
         let mut waiting = Self::new(quorum, mode);
-        attempt.granting().for_each(|node| waiting.slots[node.index()] = Slot::Free);
+        attempt.granting().for_each(|node| waiting.states[node.index()] = State::Free);
         waiting
     }
 
     /// Notes a request to `node`. Must precede the request, because a push may arrive first.
     pub(crate) fn ask(&mut self, node: NodeId) {
-        self.slots[node.index()] = Slot::Asked;
+        self.states[node.index()] = State::Asked;
     }
 
     /// Resets all nodes before the next inspection of the lock.
     pub(crate) fn forget(&mut self) {
-        self.slots.fill(Slot::Unknown);
+        self.states.fill(State::Unknown);
     }
 
     /// Takes a node's answer. The answer does not override a push that arrived before it.
     pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
-        let slot = &mut self.slots[node.index()];
-        if *slot != Slot::Asked {
+        let state = &mut self.states[node.index()];
+        if *state != State::Asked {
             return;
         }
         let (holding, watched) = match answer {
             Answer::Watched(holding) => (holding, true),
             Answer::Seen(holding) => (holding, false),
             _ => {
-                *slot = Slot::Unknown;
+                *state = State::Unknown;
                 return;
             }
         };
-        *slot = match holding.free_in(self.mode) {
-            Some(Duration::ZERO) => Slot::Free,
+        *state = match holding.free_in(self.mode) {
+            Some(Duration::ZERO) => State::Free,
             in_time => {
                 let is_several = |holding: &Holding| {
                     matches!(holding, Holding::Shared { .. } | Holding::Announced { .. })
                 };
                 let by_several = holding.each().iter().any(is_several);
-                Slot::Held { until: in_time.map(|time| now.after(time)), watched, by_several }
+                State::Held { until: in_time.map(|time| now.after(time)), watched, by_several }
             }
         };
     }
 
     /// Notes that the nodes without an answer will not answer in time any more. They may still push.
     pub(crate) fn handle_silence(&mut self) {
-        let asked = self.slots.iter_mut().filter(|slot| **slot == Slot::Asked);
-        asked.for_each(|slot| *slot = Slot::Silent);
+        let asked = self.states.iter_mut().filter(|state| **state == State::Asked);
+        asked.for_each(|state| *state = State::Silent);
     }
 
     /// Takes a push of a node. Returns whether the state changed.
     pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
-        let slot = &mut self.slots[node.index()];
-        *slot = match slot {
-            Slot::Held { by_several: true, .. } => Slot::Stale,
-            Slot::Asked | Slot::Held { .. } | Slot::Silent => Slot::Changed,
-            Slot::Unknown | Slot::Free | Slot::Stale | Slot::Changed => return false,
+        let state = &mut self.states[node.index()];
+        *state = match state {
+            State::Held { by_several: true, .. } => State::Stale,
+            State::Asked | State::Held { .. } | State::Silent => State::Changed,
+            State::Unknown | State::Free | State::Stale | State::Changed => {
+                return false;
+            }
         };
         true
     }
 
     /// Whether readers hold the lock on some node, or a waiting writer has left an intent there.
     pub(crate) fn is_held_by_several(&self) -> bool {
-        self.count(|slot| matches!(slot, Slot::Held { by_several: true, .. })) > 0
+        self.count(|state| matches!(state, State::Held { by_several: true, .. })) > 0
     }
 
     /// Whether the call should inspect the lock again before it attempts.
     pub(crate) fn is_stale(&self) -> bool {
-        self.slots.contains(&Slot::Stale)
+        self.states.contains(&State::Stale)
     }
 
     /// Notes a new connection to the node. The key may have changed, because pushes for the old connection are lost,
     /// and the server may be another one. Returns whether the state changed.
     pub(crate) fn handle_new_epoch(&mut self, node: NodeId) -> bool {
-        let slot = &mut self.slots[node.index()];
-        let is_new = !matches!(slot, Slot::Free | Slot::Changed);
+        let state = &mut self.states[node.index()];
+        let is_new = !matches!(state, State::Free | State::Changed);
         if is_new {
-            *slot = Slot::Changed;
+            *state = State::Changed;
         }
         is_new
     }
 
     /// Whether a quorum of nodes may be free.
     pub(crate) fn is_open(&self) -> bool {
-        self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
+        self.quorum.is_reached(self.count(|state| matches!(state, State::Free | State::Changed)))
     }
 
     /// Whether a quorum of nodes answered or pushed. Fewer nodes cannot show that a quorum is free.
     pub(crate) fn may_open(&self) -> bool {
-        self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
+        self.quorum.is_reached(self.count(|state| !matches!(state, State::Unknown | State::Silent)))
     }
 
     /// Whether a quorum is out of reach, because too many nodes hold the lock for other clients or may hold it.
     pub(crate) fn is_closed(&self) -> bool {
         let held =
-            self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent | Slot::Stale));
+            self.count(|state| matches!(state, State::Held { .. } | State::Silent | State::Stale));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
     /// Whether enough nodes will push a change, so that the call notices every release while a quorum of nodes is up.
     pub(crate) fn is_watched(&self) -> bool {
-        let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));
+        let watched = self.count(|state| matches!(state, State::Held { watched: true, .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
     /// The time until Q nodes, a quorum, are free by expiry: the Q-th smallest known time. `None` if fewer are known.
     pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
-        self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
+        self.quorum_free_in(self.states.iter().filter_map(|state| state.free_in(now)))
     }
 
     /// A lower bound of the time until a quorum is free by expiry, because nodes without an answer count as free.
     pub(crate) fn may_be_free_in(&self, now: Reading) -> Option<Duration> {
-        let soonest = |slot: &Slot| match slot {
-            Slot::Held { .. } => slot.free_in(now),
+        let soonest = |state: &State| match state {
+            State::Held { .. } => state.free_in(now),
             _ => Some(Duration::ZERO),
         };
-        self.quorum_free_in(self.slots.iter().filter_map(soonest))
+        self.quorum_free_in(self.states.iter().filter_map(soonest))
     }
 
     fn quorum_free_in(&self, times: impl Iterator<Item = Duration>) -> Option<Duration> {
@@ -175,25 +177,25 @@ impl Waiting {
     /// The nodes to ask for the state of the lock: all nodes that can be reached or, with `few`, only as many as show
     /// whether the lock is held.
     pub(crate) fn to_ask(&self, few: bool) -> NodeSet {
-        let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
-        let most = if few { self.quorum.telling() } else { self.quorum.nodes() };
+        let known = |node: &NodeId| self.states[node.index()] != State::Unknown;
+        let most = if few { self.quorum.nodes_to_ask() } else { self.quorum.nodes() };
         self.quorum.node_ids().filter(known).take(most).collect()
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        for slot in &mut self.slots {
-            if let Slot::Held { until: Some(until), .. } = slot {
+        for state in &mut self.states {
+            if let State::Held { until: Some(until), .. } = state {
                 *until = until.shifted(base);
             }
         }
     }
 
-    fn count(&self, is: impl Fn(&Slot) -> bool) -> usize {
-        self.slots.iter().filter(|slot| is(slot)).count()
+    fn count(&self, is: impl Fn(&State) -> bool) -> usize {
+        self.states.iter().filter(|state| is(state)).count()
     }
 }
 
-impl Slot {
+impl State {
     fn free_in(&self, now: Reading) -> Option<Duration> {
         match self {
             Self::Free | Self::Changed => Some(Duration::ZERO),
@@ -223,7 +225,7 @@ mod tests {
     fn asked(nodes: usize) -> Waiting {
         let quorum = Quorum::majority(nodes).unwrap();
         let mut waiting =
-            Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![Slot::Unknown; nodes] };
+            Waiting { quorum, mode: Mode::Exclusive, states: alloc::vec![State::Unknown; nodes] };
         quorum.node_ids().for_each(|node| waiting.ask(node));
         waiting
     }
@@ -242,19 +244,20 @@ mod tests {
     #[test]
     fn a_push_without_a_request_changes_nothing() {
         let quorum = Quorum::majority(1).unwrap();
-        for slot in [Slot::Unknown, Slot::Free, Slot::Changed] {
-            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![slot] };
-            assert!(!waiting.handle_push(NodeId::new(0)), "{slot:?}");
+        for state in [State::Unknown, State::Free, State::Changed] {
+            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, states: alloc::vec![state] };
+            assert!(!waiting.handle_push(NodeId::new(0)), "{state:?}");
         }
     }
 
     #[test]
     fn a_new_connection_is_news_wherever_others_may_hold_the_lock() {
         let quorum = Quorum::majority(1).unwrap();
-        for (slot, is_new) in [(Slot::Unknown, true), (Slot::Asked, true), (Slot::Free, false)] {
-            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![slot] };
-            assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), is_new, "{slot:?}");
-            assert!(slot == Slot::Free || waiting.is_open());
+        for (state, is_new) in [(State::Unknown, true), (State::Asked, true), (State::Free, false)]
+        {
+            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, states: alloc::vec![state] };
+            assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), is_new, "{state:?}");
+            assert!(state == State::Free || waiting.is_open());
         }
     }
 

@@ -18,6 +18,18 @@ pub struct Failure {
 struct Detail {
     message: Option<Arc<str>>,
     clears_in: Option<Duration>,
+    difference: Option<Difference>,
+}
+
+/// A setting in which the clients that use a node differ.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Difference {
+    /// The other clients have other nodes, another quorum or another longest ttl: the text of their settings, which
+    /// other clients wrote.
+    Settings(Arc<str>),
+    /// The other clients use another database.
+    Database,
 }
 
 impl Failure {
@@ -44,6 +56,19 @@ impl Failure {
     pub fn clearing_in(mut self, time: Duration) -> Self {
         self.detail_mut().clears_in = Some(time);
         self
+    }
+
+    /// Adds the setting in which the clients differ.
+    #[must_use]
+    pub fn with_difference(mut self, difference: Difference) -> Self {
+        self.detail_mut().difference = Some(difference);
+        self
+    }
+
+    /// The setting in which this client and the other clients of the node differ; `None` if they do not, or if the
+    /// node's key is not one that this version writes.
+    pub fn difference(&self) -> Option<&Difference> {
+        self.detail.as_ref()?.difference.as_ref()
     }
 
     fn detail_mut(&mut self) -> &mut Detail {
@@ -198,7 +223,7 @@ impl fmt::Display for FailureKind {
             Self::Exhausted => "no connection",
             Self::ConnectTimeout => "no connection in time",
             Self::Silent => "no answer in time",
-            Self::Suspended => "not asked for now",
+            Self::Suspended => "suspended",
             Self::QueueFull => "queue is full",
             Self::Unauthenticated => "not authenticated",
             Self::Forbidden => "not allowed",

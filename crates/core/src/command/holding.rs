@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use crate::display::shown_value;
 use crate::keys::Mode;
-use crate::shown::shown_value;
 use crate::token::Value;
 
 /// The state of a lock's keys.

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use crate::command::{Failure, FailureKind};
-use crate::shown::shown_text;
+use crate::display::shown_text;
 
 /// The evidence for a batch of answers: the node's `INFO` and marker, and the connection on which they were read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -34,6 +34,15 @@ pub enum Evidence {
 }
 
 impl Evidence {
+    /// The connection on which the evidence was read, and the number of flushes that the node had announced on it.
+    /// `None` without evidence.
+    pub(crate) const fn epoch(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::NotRequired => None,
+            Self::Seen { epoch, flushes, .. } => Some((*epoch, *flushes)),
+        }
+    }
+
     /// Combines the evidence of a batch (`self`) with that of its second sending (`later`), which repeated some
     /// commands on the same connection. If both contain a marker, votes count only if the markers are equal.
     #[must_use]
@@ -103,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_count_only_if_they_saw_the_same_marker() {
+    fn two_readings_count_only_if_they_saw_the_same_marker() {
         let joined = |first, second| {
             let Evidence::Seen { marker, .. } =
                 seen(0, None, first).and_later(seen(0, None, second))
             else {
-                panic!("it was looked")
+                panic!("there is evidence")
             };
             marker
         };
@@ -132,7 +141,7 @@ mod tests {
     #[test]
     fn of_two_acknowledgements_the_weaker_one_counts() {
         let failed = Failure::new(FailureKind::Forbidden);
-        let told = |acknowledged: Option<Result<u32, Failure>>| {
+        let seen = |acknowledged: Option<Result<u32, Failure>>| {
             let marker = MarkerSeen::NotAsked;
             Evidence::Seen { epoch: 1, flushes: 0, info: None, marker, acknowledged }
         };
@@ -141,13 +150,13 @@ mod tests {
             (Some(Ok(2)), Some(Ok(1)), Some(Ok(1))),
             (Some(Ok(1)), Some(Err(failed.clone())), Some(Err(failed))),
         ] {
-            assert_eq!(told(first.clone()).and_later(told(second.clone())), told(both.clone()));
-            assert_eq!(told(second).and_later(told(first)), told(both));
+            assert_eq!(seen(first.clone()).and_later(seen(second.clone())), seen(both.clone()));
+            assert_eq!(seen(second).and_later(seen(first)), seen(both));
         }
     }
 
     #[test]
-    fn what_it_was_before_its_data_were_replaced_is_not_told() {
+    fn what_it_was_before_its_data_were_replaced_is_not_reported() {
         let earlier = seen(1, Some("# Server"), text("m"));
         assert_eq!(earlier.clone().and_later(seen(1, None, text("m"))), earlier);
         assert_eq!(earlier.clone().and_later(seen(2, None, text("m"))), seen(2, None, text("m")));

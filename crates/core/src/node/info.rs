@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-use crate::shown::{WORD_MAX, shown};
+use crate::display::{WORD_MAX, shown};
 
 /// A server's `INFO`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -44,6 +44,15 @@ impl Cluster {
         self.max_ttl_ms
     }
 
+    /// The number of nodes and the quorum; `None` if the text has another form than the one of [`new`](Self::new).
+    pub fn nodes_and_quorum(&self) -> Option<(usize, usize)> {
+        let mut words = self.text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');
+        let names = words.next()?.strip_prefix("nodes=")?;
+        let quorum = words.next()?.strip_prefix("quorum=")?.parse().ok()?;
+        words.next()?.strip_prefix("max_ttl_ms=")?;
+        words.next().is_none().then(|| (names.split(',').count(), quorum))
+    }
+
     fn parse(text: &str) -> Option<(Self, &str)> {
         let end = text.find(" run_id=")?;
         let (cluster, rest) = text.split_at(end);
@@ -120,6 +129,11 @@ impl Adoption {
         let wait_ms = field(text, "wait_ms")?.parse().ok()?;
         Some(Self { marker: Marker::parse(text)?, wait_ms })
     }
+
+    /// Whether an operator's move wrote this text of an adoption. Such an adoption is the decision of a person.
+    pub fn was_moved(text: &str) -> bool {
+        field(text, "moved") == Some("1")
+    }
 }
 
 impl fmt::Display for Adoption {
@@ -159,6 +173,17 @@ mod tests {
         assert_eq!(Adoption::parse(&marker.to_string()), None);
         assert_eq!(Marker::parse("something else"), None);
         assert_eq!(Marker::parse(&marker.to_string().replace("quorlock 1", "quorlock 2")), None);
+    }
+
+    #[test]
+    fn a_text_shows_how_many_nodes_there_are_and_how_many_must_agree() {
+        let counts = |cluster: Cluster| cluster.nodes_and_quorum();
+        assert_eq!(counts(Cluster::new(["/run/a b,c", "a", "b"], 2, 30_000)), Some((3, 2)));
+        assert_eq!(counts(Cluster::new(["a"], 1, 1000)), Some((1, 1)));
+        // The text of a node that an operator moves from one configuration to another fits neither.
+        let moved = "quorlock 1 nodes=a quorum=1 max_ttl_ms=5 becomes nodes=b quorum=1 max_ttl_ms=5 run_id=0d promoted=-1 floor=0";
+        let moved = Marker::parse(moved).expect("it is a marker").cluster;
+        assert_eq!(counts(moved), None);
     }
 
     #[test]

@@ -119,6 +119,11 @@ impl NodePipeline {
         self
     }
 
+    /// The node of the pipeline.
+    pub const fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Adds the commands of this list that have the indexes in `members`, in order.
     pub fn push(
         &mut self,
@@ -213,6 +218,25 @@ impl NodePipeline {
         if let Some(Unsent { is_announced: is_announced @ false }) = &mut self.unsent {
             *is_announced = true;
             events.push(Event::Connecting { node: self.node });
+        }
+    }
+
+    /// Fails, unsent, the commands of this batch that prolong a lock without a guard. The caller declines them on a
+    /// connection on which the engine has not identified the node ([`Effect::Identified`]).
+    ///
+    /// A node that restarted with old data may hold the value of a lock that another client has held since. Its
+    /// quarantine outlasts every key that it had, unless a command prolongs the key meanwhile (S10, S32). Extensions by a
+    /// guard are sent: while a guard is valid, no other client can have held the lock.
+    ///
+    /// [`Effect::Identified`]: crate::Effect::Identified
+    pub fn decline(&mut self, exchange: &mut Exchange, now: Reading, events: &mut Vec<Event>) {
+        if mutant!(ProlongedUnidentified) {
+            return;
+        }
+        let answers = exchange.decline();
+        if !answers.is_empty() {
+            let (node, evidence) = (self.node, Evidence::NotRequired);
+            events.push(Event::Answered { node, sent: now, evidence, answers });
         }
     }
 

@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
+use crate::time::nanos;
 
 /// Lower bound of the estimate. On a faster network the time to wake a task counts more than the round trip itself.
 pub(crate) const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
-/// The cap of a measured round trip: this, or four times the node's smoothed round trip if that is longer.
+/// The cap of a later round trip: this, or four times the node's smoothed round trip if that is longer.
 const OUTLIER_NS: u64 = 100_000_000;
 
 /// The round trips to the nodes of one client.
@@ -34,17 +35,38 @@ impl RoundTrips {
         Self { nodes: Vec::new(), fixed: Some(round_trip), to_quorum: None }
     }
 
-    /// Adds a measured round trip with the weight of one eighth. A node that was stopped for a while answers late. Such
-    /// an outlier is capped, also at the first answer, so that later calls do not wait as long as the node was stopped.
+    /// Begins with the round trip of the greeting on a new connection, which counts in full. The connection may lead to
+    /// another server than the one before, so earlier round trips do not count. The connect timeout bounds it.
+    pub(crate) fn begin(&mut self, node: NodeId, round_trip: Duration) {
+        if let Some(smoothed) = self.nodes.get_mut(node.index()) {
+            *smoothed = nanos(round_trip).max(1);
+            self.to_quorum = None;
+        }
+    }
+
+    /// Adds a measured round trip with the weight of one eighth; the first one counts in full. A node that was stopped
+    /// for a while answers late. Such an outlier is capped, so that later calls do not wait as long as the node was
+    /// stopped.
     pub(crate) fn observe(&mut self, node: NodeId, round_trip: Duration) {
         let Some(smoothed) = self.nodes.get_mut(node.index()) else { return };
-        let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let new = nanos(round_trip).max(1);
         let usual = match *smoothed {
-            0 => new.min(OUTLIER_NS),
+            0 => new,
             old => old - old / 8 + new.min(old.saturating_mul(4).max(OUTLIER_NS)) / 8,
         };
         *smoothed = usual.max(1);
         self.to_quorum = None;
+    }
+
+    /// The round trip to a node from which its timeout follows: zero before its first answer.
+    pub(crate) fn to(&self, node: NodeId) -> Duration {
+        self.fixed.unwrap_or_else(|| self.of(node).unwrap_or_default())
+    }
+
+    /// The longest round trip to any node; zero before the first answer.
+    pub(crate) fn longest(&self) -> Duration {
+        let nanos = self.nodes.iter().copied().max().unwrap_or_default();
+        self.fixed.unwrap_or(Duration::from_nanos(nanos))
     }
 
     /// The smoothed round trip to a node; `None` before its first answer.
@@ -110,9 +132,6 @@ mod tests {
     fn an_outlier_counts_no_more_than_four_usual_ones_or_a_tenth_of_a_second() {
         let quorum = Quorum::majority(1).unwrap();
         let mut it = RoundTrips::new(quorum);
-        it.observe(node(0), Duration::from_secs(30));
-        assert_eq!(it.latest(quorum), 100 * MS);
-        let mut it = RoundTrips::new(quorum);
         it.observe(node(0), 8 * MS);
         it.observe(node(0), Duration::from_secs(30));
         assert_eq!(it.latest(quorum), 7 * MS + Duration::from_micros(12_500));
@@ -120,5 +139,18 @@ mod tests {
         it.observe(node(0), 80 * MS);
         it.observe(node(0), Duration::from_secs(30));
         assert_eq!(it.latest(quorum), 110 * MS);
+    }
+    #[test]
+    fn a_connection_begins_with_the_round_trip_of_its_greeting() {
+        let quorum = Quorum::majority(1).unwrap();
+        let mut it = RoundTrips::new(quorum);
+        assert_eq!(it.to(node(0)), Duration::ZERO);
+        it.begin(node(0), 400 * MS);
+        assert_eq!((it.to(node(0)), it.longest()), (400 * MS, 400 * MS), "in full");
+        it.begin(node(0), 8 * MS);
+        assert_eq!(it.to(node(0)), 8 * MS, "a new connection may lead elsewhere");
+        let first = &mut RoundTrips::new(quorum);
+        first.observe(node(0), 400 * MS);
+        assert_eq!(first.to(node(0)), 400 * MS);
     }
 }

@@ -6,7 +6,7 @@
 //! value. If the caller needs to know that, the session then sends the release script. The script reports what the key
 //! holds, and deletes nothing, because the key is not ours.
 
-mod untold;
+mod scripts_to_send;
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -19,7 +19,7 @@ use crate::node::pipeline::{BatchId, Commands, TicketedCommand};
 use crate::time::Reading;
 use crate::token::Value;
 
-use self::untold::Untold;
+use self::scripts_to_send::ScriptsToSend;
 
 /// The form in which commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -84,8 +84,10 @@ struct Sendings {
 pub struct Session {
     is_guarded: bool,
     is_replicated: bool,
+    /// Whether the greeting has read the node's `INFO` and marker.
+    is_identified: bool,
     sendings: u64,
-    untold: Untold,
+    scripts_to_send: ScriptsToSend,
     /// The text of the node's marker when it was last read on this connection; `None` before that.
     marker: Option<Arc<str>>,
 }
@@ -129,6 +131,22 @@ impl Exchange {
             self.members.clear();
             self.members.extend(0..list.len());
         }
+    }
+
+    /// Takes the commands that prolong a lock without a guard out of the batch, and returns them as failed.
+    pub(super) fn decline(&mut self) -> Vec<(Ticket, Answer)> {
+        let mut declined = Vec::new();
+        let Some(commands) = &self.commands else { return declined };
+        self.members.retain(|member| {
+            let Some((ticket, command)) = commands.get(*member) else { return true };
+            let is_declined = command.prolongs_without_guard(ticket);
+            if is_declined {
+                let failure = Failure::unsent(FailureKind::Unverified);
+                declined.push((*ticket, Answer::Failed(failure)));
+            }
+            !is_declined
+        });
+        declined
     }
 
     /// The id of the batch.
@@ -320,22 +338,22 @@ impl Exchange {
     /// original order. So the command is sent again only if no such other command can have been sent since. The same
     /// holds for an intent: a withdrawal after a later announcement would remove a waiting writer's intent.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
-        fn subject(command: &Command) -> Option<&Value> {
-            match command {
-                Command::Announce { value, .. } | Command::Withdraw { value, .. } => Some(value),
-                other => other.value(),
+        fn value(command: &Command) -> Option<&Value> {
+            if let Command::Announce { value, .. } | Command::Withdraw { value, .. } = command {
+                return Some(value);
             }
+            command.subject().map(|(_, value)| value)
         }
         let Some((_, (_, command))) = self.member(place) else { return false };
         let is_about_intent =
             matches!(command, Command::Announce { .. } | Command::Withdraw { .. });
         let needs_order = command.sets_a_lock() || is_about_intent;
-        let Some(value) = subject(command).filter(|_| needs_order) else {
+        let Some(of_it) = value(command).filter(|_| needs_order) else {
             return true;
         };
         let later = (place + 1..self.command_count()).filter_map(|place| self.member(place));
-        let mut later = later.filter_map(|(_, (_, command))| subject(command));
-        mutant!(AskedAgainLate) || !has_moved_on && !later.any(|other| other == value)
+        let mut later = later.filter_map(|(_, (_, command))| value(command));
+        mutant!(AskedAgainLate) || !has_moved_on && !later.any(|other| other == of_it)
     }
 }
 
@@ -351,6 +369,14 @@ impl Session {
         Self { is_replicated, ..self }
     }
 
+    /// Notes that the greeting has read the node's `INFO` and this marker, so the first exchange does not ask for `INFO`.
+    pub fn identify(&mut self, marker: &MarkerSeen) {
+        self.is_identified = true;
+        if let MarkerSeen::Text(text) = marker {
+            self.marker = Some(text.clone());
+        }
+    }
+
     /// Whether nothing has been sent.
     pub const fn is_new(&self) -> bool {
         self.sendings == 0
@@ -361,13 +387,14 @@ impl Session {
         self.marker.is_some()
     }
 
-    /// Decides how an exchange is sent, also when it is sent again. Requests the node's `INFO` with the first exchange
-    /// and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
+    /// Decides how an exchange is sent, also when it is sent again. Requests the node's `INFO` with the first exchange,
+    /// unless the greeting has read it, and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
     /// (S9), and the acknowledgement of the node's replicas with every command about votes (S35).
     pub fn prepare(&mut self, exchange: &mut Exchange) {
         let mut request = EvidenceRequest::default();
         if self.is_guarded {
-            request.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
+            let is_unidentified = self.is_new() && !self.is_identified;
+            request.info = is_unidentified || exchange.has(|it| matches!(it, Command::Identify));
             let is_about_votes = exchange.has(Command::is_about_votes);
             request.marker = request.info || is_about_votes && !mutant!(MarkerUnasked);
             request.acknowledgement = self.is_replicated && is_about_votes;
@@ -377,8 +404,9 @@ impl Session {
             exchange.marker.clone_from(&self.marker);
         }
         if !exchange.is_again {
-            let is_told = self.untold.is_told_with(exchange.to_send().map(|(_, command)| command));
-            exchange.form = if is_told { Form::Text } else { Form::Usual };
+            let commands = exchange.to_send().map(|(_, command)| command);
+            let needs_text = self.scripts_to_send.take(commands);
+            exchange.form = if needs_text { Form::Text } else { Form::Usual };
         }
         self.sendings += 1;
         exchange.sendings.last = self.sendings;
@@ -425,7 +453,7 @@ impl Session {
             let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
             exchange.answers[place].1 = Answer::Failed(failure);
             if let Some((_, (_, command))) = exchange.member(place) {
-                self.untold.note(command);
+                self.scripts_to_send.add(command);
             }
         }
         if places.is_empty() {

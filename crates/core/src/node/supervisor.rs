@@ -104,13 +104,21 @@ impl Supervisor {
         self
     }
 
+    /// Sets the silence that suspends the node, also on the present connection. It follows from the node's distance.
+    pub const fn set_silence(&mut self, silence: Duration) {
+        self.silence = silence;
+        if let Some(connection) = &mut self.connection {
+            connection.silence = silence;
+        }
+    }
+
     /// Whether the node can be used.
     pub const fn state(&self) -> &NodeState {
         &self.state
     }
 
     /// Decides what to do now. Ignores the activity if there is no connection.
-    pub fn look(&mut self, now: Duration, activity: Activity) -> Option<Task> {
+    pub fn next_task(&mut self, now: Duration, activity: Activity) -> Option<Task> {
         if self.connection.is_none() {
             return self.connect(now);
         }
@@ -131,11 +139,11 @@ impl Supervisor {
         if is_too_long { self.connect(now) } else { None }
     }
 
-    /// The time at which to call [`look`](Self::look) next. `None` means not before a call of
+    /// The time at which to call [`next_task`](Self::next_task) next. `None` means not before a call of
     /// [`connected`](Self::connected), [`not_connected`](Self::not_connected) or [`broken`](Self::broken). After each
-    /// of these three, call `look` at once. Ask for the time again after each `look`, and when the first command after
-    /// a pause awaits its answer.
-    pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
+    /// of these three, call `next_task` at once. Ask for the time again after each `next_task`, and when the first
+    /// command after a pause awaits its answer.
+    pub fn next_task_at(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let Some(LiveConnection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
         };
@@ -145,13 +153,14 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // The next `look` follows soon, because the answer may arrive at any time, and because `look` updates the
-        // duration of the silence in the state.
+        // The next `next_task` follows soon, because the answer may arrive at any time, and because `next_task` updates
+        // the duration of the silence in the state.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
 
-    /// Ends the suspension at once, because the node has answered. Otherwise the next [`look`](Self::look) ends it.
+    /// Ends the suspension at once, because the node has answered. Otherwise the next [`next_task`](Self::next_task)
+    /// ends it.
     pub fn heard(&mut self) {
         self.state.resume();
     }
@@ -285,8 +294,8 @@ mod tests {
     /// A supervisor that connected immediately, at time zero.
     fn connected() -> Supervisor {
         let mut it = Supervisor::new(SILENCE);
-        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
-        assert_eq!((it.look(ms(1), idle(0)), it.next_look(ms(1), idle(0))), (None, None));
+        assert_eq!(it.next_task(ms(0), idle(0)), Some(Task::Connect));
+        assert_eq!((it.next_task(ms(1), idle(0)), it.next_task_at(ms(1), idle(0))), (None, None));
         assert!(it.connected(ms(0), idle(0)));
         assert_eq!(*it.state(), NodeState::Up);
         it
@@ -295,10 +304,13 @@ mod tests {
     /// The pause in milliseconds until the next attempt to connect. Checks that the attempt begins then and not
     /// earlier.
     fn pause(it: &mut Supervisor, now: Duration) -> u64 {
-        let next = it.next_look(now, idle(0)).unwrap();
-        assert_eq!(it.look(next.saturating_sub(ms(1)).max(now), idle(0)).is_some(), next == now);
+        let next = it.next_task_at(now, idle(0)).unwrap();
+        assert_eq!(
+            it.next_task(next.saturating_sub(ms(1)).max(now), idle(0)).is_some(),
+            next == now
+        );
         if next > now {
-            assert_eq!(it.look(next, idle(0)), Some(Task::Connect));
+            assert_eq!(it.next_task(next, idle(0)), Some(Task::Connect));
         }
         u64::try_from((next - now).as_millis()).unwrap()
     }
@@ -313,7 +325,7 @@ mod tests {
     #[test]
     fn a_node_that_cannot_be_reached_is_asked_less_and_less_often() {
         let (mut it, mut now, mut pauses) = (Supervisor::new(SILENCE), ms(0), Vec::new());
-        assert_eq!(it.look(now, idle(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(now, idle(0)), Some(Task::Connect));
         for _ in 0..8 {
             it.not_connected(now, unreachable(), 0);
             assert!(matches!(it.state(), NodeState::Down(_)));
@@ -323,7 +335,7 @@ mod tests {
         assert_eq!(pauses, [25, 50, 100, 200, 400, 500, 500, 500]);
         // With the largest random word, the pause is twice as long as with zero.
         it.not_connected(now, unreachable(), u64::MAX);
-        assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
+        assert_eq!(it.next_task_at(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
         // With the largest number of failures, the computation of the pause does not overflow.
         (it.failures, it.retry_at) = (u32::MAX, now);
         it.not_connected(now, unreachable(), 0);
@@ -333,21 +345,21 @@ mod tests {
     #[test]
     fn a_silent_connection_is_suspended_and_then_replaced() {
         let mut it = connected();
-        assert_eq!(it.next_look(ms(100), awaited(100)), Some(ms(400)));
-        assert_eq!((it.look(ms(399), awaited(100)), it.state()), (None, &NodeState::Up));
-        assert_eq!(it.look(ms(400), awaited(100)), None);
+        assert_eq!(it.next_task_at(ms(100), awaited(100)), Some(ms(400)));
+        assert_eq!((it.next_task(ms(399), awaited(100)), it.state()), (None, &NodeState::Up));
+        assert_eq!(it.next_task(ms(400), awaited(100)), None);
         assert_eq!(detail(&it), "no answer for 300.0ms");
-        assert_eq!(it.next_look(ms(400), awaited(100)), Some(ms(500)));
-        assert_eq!(it.next_look(ms(2_350), awaited(100)), Some(ms(2_400)));
-        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
-        assert_eq!(it.look(ms(2_500), awaited(100)), None);
-        assert_eq!(it.next_look(ms(2_500), awaited(100)), Some(ms(2_600)));
+        assert_eq!(it.next_task_at(ms(400), awaited(100)), Some(ms(500)));
+        assert_eq!(it.next_task_at(ms(2_350), awaited(100)), Some(ms(2_400)));
+        assert_eq!(it.next_task(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_500), awaited(100)), None);
+        assert_eq!(it.next_task_at(ms(2_500), awaited(100)), Some(ms(2_600)));
         assert_eq!(detail(&it), "no answer for 2.4s");
         it.not_connected(ms(2_600), unreachable(), 0);
         assert!(matches!(it.state(), NodeState::Suspended(_)), "the old one may answer yet");
-        assert_eq!(it.look(ms(2_624), awaited(100)), None);
-        assert_eq!(it.next_look(ms(2_624), awaited(100)), Some(ms(2_625)));
-        assert_eq!(it.look(ms(2_625), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_624), awaited(100)), None);
+        assert_eq!(it.next_task_at(ms(2_624), awaited(100)), Some(ms(2_625)));
+        assert_eq!(it.next_task(ms(2_625), awaited(100)), Some(Task::Connect));
         assert!(it.connected(ms(2_700), awaited(100)));
         assert_eq!(*it.state(), NodeState::Up);
     }
@@ -355,52 +367,52 @@ mod tests {
     #[test]
     fn a_connection_that_answers_again_is_kept() {
         let mut it = connected();
-        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_400), awaited(100)), Some(Task::Connect));
         assert!(!it.connected(ms(2_500), awaited(2_450)), "nobody needs the new one");
         assert_eq!(*it.state(), NodeState::Up, "and that was a sign of life");
-        assert_eq!(it.look(ms(3_000), awaited(2_450)), None);
+        assert_eq!(it.next_task(ms(3_000), awaited(2_450)), None);
         it.heard();
         assert_eq!(*it.state(), NodeState::Up);
-        // The node is silent again, and then replies to a probe. No command awaits that reply, so only the next `look`
-        // ends the suspension.
+        // The node is silent again, and then replies to a probe. No command awaits that reply, so only the next
+        // `next_task` ends the suspension.
         assert_eq!(
-            (it.look(ms(3_000), awaited(2_450)), detail(&it)),
+            (it.next_task(ms(3_000), awaited(2_450)), detail(&it)),
             (None, "no answer for 550.0ms")
         );
-        assert_eq!((it.look(ms(3_100), idle(3_050)), it.state()), (None, &NodeState::Up));
-        assert_eq!(it.look(ms(6_000), awaited(3_100)), Some(Task::Connect), "silent for good");
+        assert_eq!((it.next_task(ms(3_100), idle(3_050)), it.state()), (None, &NodeState::Up));
+        assert_eq!(it.next_task(ms(6_000), awaited(3_100)), Some(Task::Connect), "silent for good");
     }
 
     #[test]
     fn a_node_that_is_far_away_is_not_silent_so_soon() {
         let mut it = Supervisor::new(SILENCE);
-        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(0), idle(0)), Some(Task::Connect));
         assert!(it.connected(ms(200), idle(0)));
-        assert_eq!(it.next_look(ms(200), awaited(200)), Some(ms(600)));
+        assert_eq!(it.next_task_at(ms(200), awaited(200)), Some(ms(600)));
     }
 
     #[test]
     fn a_connection_without_traffic_is_probed() {
         let mut it = connected();
-        assert_eq!(it.next_look(ms(10), idle(5)), Some(ms(15_005)));
-        assert_eq!(it.look(ms(15_004), idle(5)), None);
-        assert_eq!(it.look(ms(15_005), idle(5)), Some(Task::Probe));
-        assert_eq!(it.next_look(ms(15_005), awaited(15_005)), Some(ms(15_305)));
+        assert_eq!(it.next_task_at(ms(10), idle(5)), Some(ms(15_005)));
+        assert_eq!(it.next_task(ms(15_004), idle(5)), None);
+        assert_eq!(it.next_task(ms(15_005), idle(5)), Some(Task::Probe));
+        assert_eq!(it.next_task_at(ms(15_005), awaited(15_005)), Some(ms(15_305)));
         // No probe is sent while a command awaits its answer, because that answer will show whether the node lives.
         let mut it = Supervisor::new(ms(60_000));
-        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(0), idle(0)), Some(Task::Connect));
         assert!(it.connected(ms(0), idle(0)));
-        assert_eq!(it.look(ms(16_000), awaited(0)), None);
+        assert_eq!(it.next_task(ms(16_000), awaited(0)), None);
     }
 
     #[test]
     fn how_long_a_silent_connection_is_kept_can_be_set() {
         let mut it = Supervisor::new(SILENCE).with_replace_after(ms(25));
-        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(0), idle(0)), Some(Task::Connect));
         assert!(it.connected(ms(0), idle(0)));
-        assert_eq!(it.look(ms(324), awaited(0)), None);
-        assert_eq!(it.next_look(ms(324), awaited(0)), Some(ms(325)));
-        assert_eq!(it.look(ms(325), awaited(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(324), awaited(0)), None);
+        assert_eq!(it.next_task_at(ms(324), awaited(0)), Some(ms(325)));
+        assert_eq!(it.next_task(ms(325), awaited(0)), Some(Task::Connect));
     }
 
     #[test]
@@ -422,18 +434,18 @@ mod tests {
     fn failures_are_forgotten_once_a_connection_has_lived() {
         let mut it = connected();
         it.failures = 5;
-        assert_eq!(it.look(ms(999), idle(900)), None);
+        assert_eq!(it.next_task(ms(999), idle(900)), None);
         assert_eq!(it.failures, 5);
-        assert_eq!(it.look(ms(1_000), idle(900)), None);
+        assert_eq!(it.next_task(ms(1_000), idle(900)), None);
         assert_eq!(it.failures, 0);
     }
 
     #[test]
     fn a_replacement_is_begun_anew_when_the_old_connection_breaks() {
         let mut it = connected();
-        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_400), awaited(100)), Some(Task::Connect));
         it.not_connected(ms(2_450), unreachable(), 0);
-        assert_eq!(it.look(ms(2_475), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_475), awaited(100)), Some(Task::Connect));
         it.not_connected(ms(2_480), unreachable(), 0);
         it.broken(ms(2_490), unreachable(), 0);
         assert_eq!(pause(&mut it, ms(2_490)), 0, "whatever became of the others");
@@ -446,7 +458,7 @@ mod tests {
         let (mut it, mut now, mut pauses) = (connected(), ms(2_400), Vec::new());
         let flood = Failure::new(FailureKind::Flooding).with_detail("too much");
         // An attempt to replace the connection is in progress when the connection breaks.
-        assert_eq!(it.look(now, awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(now, awaited(100)), Some(Task::Connect));
         for _ in 0..12 {
             it.broken(now, flood.clone(), 0);
             assert_eq!(detail(&it), "too much");
@@ -470,7 +482,7 @@ mod tests {
     #[test]
     fn a_server_of_another_language_is_left_alone() {
         let (mut it, mut now, mut pauses) = (Supervisor::new(SILENCE), ms(0), Vec::new());
-        assert_eq!(it.look(now, idle(0)), Some(Task::Connect));
+        assert_eq!(it.next_task(now, idle(0)), Some(Task::Connect));
         for _ in 0..7 {
             it.not_connected(now, Failure::new(FailureKind::Protocol), 0);
             let NodeState::Down(failure) = it.state() else { panic!("{:?}", it.state()) };
@@ -481,7 +493,7 @@ mod tests {
         assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600]);
         // If the old connection still exists, an invalid message on its replacement does not take the node down.
         let mut it = connected();
-        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.next_task(ms(2_400), awaited(100)), Some(Task::Connect));
         it.not_connected(ms(2_400), Failure::new(FailureKind::Protocol), 0);
         assert!(matches!(it.state(), NodeState::Suspended(_)));
     }

@@ -23,10 +23,11 @@
 //! the wait, must be old enough. It is stored on the node, so several short-lived clients can wait one after the other.
 
 mod adopting;
-mod earlier;
+mod doubt;
 mod evaluation;
 mod fault;
 mod node;
+mod rival;
 mod rules;
 mod run;
 
@@ -37,14 +38,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::doubt::ReplicasSeen;
 pub use self::fault::{Fault, Words};
+use self::rival::{Contest, Rival};
 pub use self::rules::{RestartGuard, Rules};
 use self::run::{NodeClock, Run};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
+use crate::display::seconds;
 use crate::node::evidence::MarkerSeen;
 use crate::node::marker::Adoption;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
-use crate::shown::seconds;
 use crate::time::{BootTime, Reading};
 
 /// Whether a node's votes count.
@@ -69,14 +72,14 @@ pub enum TrustState {
 }
 
 /// The interval of examinations of a trusted node. The examinations also keep its connection alive.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+const EXAMINE_EVERY: Duration = Duration::from_secs(15);
 
 /// The longest interval of examinations of an untrusted node. If its wait ends earlier, the next one follows then.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const EXAMINE_AGAIN: Duration = Duration::from_secs(2);
 
 /// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for
 /// a moment after its wait, and must not be asked all the time.
-const LOOK_SOONEST: Duration = Duration::from_millis(50);
+const EXAMINE_SOONEST: Duration = Duration::from_millis(50);
 
 /// How long the client waits for the wall clocks of other nodes. After that it writes a node's marker, and computes the
 /// floor in it from the clocks that it knows.
@@ -104,14 +107,26 @@ pub(crate) struct NodeTrust {
     /// True after an answer of the node. False once a command about trust has failed to reach the node.
     is_near: bool,
     clock: NodeClock,
+    /// Whether the node has announced that its data was deleted or replaced, and has not been identified since.
+    has_new_data: bool,
+    has_lost_data: bool,
+    /// The failure of the last `INFO`, if that is why the node is unverified: the server is busy, for example.
+    pub(crate) unread: Option<Failure>,
     /// The node's adoption (the text that started its wait) in its last answer: the text, its age as this client bounds
     /// it, and the time of the answer. `None` before the first such answer, and once the node is trusted.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
+    /// The other configuration whose marker or adoption the node had when it was last heard; `None` if it had none, or
+    /// this client has replaced it. While a node has a rival, the client grants nothing (S37).
+    rival: Option<Rival>,
     /// Whether the age of the adoption (the text that started the wait) is not known yet. Then the end of the
     /// quarantine in `trust_state` is only an upper bound.
     is_guess: bool,
+    /// The node's replicas when they were last counted.
+    replicas: ReplicasSeen,
     pub(crate) review: Review,
     pub(crate) reported: Option<TrustState>,
+    /// The last greeted connection, and whether `Effect::Identified` said that the node is trusted on it.
+    pub(crate) last_identified: (u64, bool),
     /// Number of clocks from which the floor (the smallest fencing token) was computed, if they are fewer than a quorum
     /// and this was not reported yet; otherwise `None`.
     pub(crate) few_clocks: Option<usize>,
@@ -136,6 +151,8 @@ enum Step {
     Identifying,
     /// The adoption, which starts the node's wait, is being written or read.
     Adopting(Box<MarkerPlan>),
+    /// The node has the adoption of another configuration. Other nodes are to be heard before the client replaces it.
+    Contested(Box<Contest>),
     /// Other nodes were asked for their wall clocks, from which the floor of this node's marker follows.
     Gathering(Box<MarkerPlan>),
     Marking,
@@ -184,22 +201,30 @@ impl NodeMonitor {
         let may_vote = |trust: &NodeTrust| {
             matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)
         };
-        !self.nodes.iter().all(may_vote)
+        !self.nodes.iter().all(may_vote) || self.is_contested()
     }
 
     /// The reason why the client must not ask the node for votes; `None` if it may.
     pub(crate) fn exclusion(&self, node: NodeId, now: Reading) -> Option<Failure> {
         match self.node(node).trust_state {
-            TrustState::Unverified | TrustState::Trusted => None,
             _ if !self.rules.is_strict() => None,
+            TrustState::Unverified | TrustState::Trusted if self.node(node).rival.is_none() => None,
             _ => Some(self.distrust_reason(node, now).unexecuted()),
         }
+    }
+
+    /// Whether commands that prolong a lock without a guard may be sent on this connection: the node's votes count
+    /// there, or the restart guard is not strict.
+    pub(crate) fn is_identified(&self, node: NodeId, connection: u64) -> bool {
+        let trust = self.node(node);
+        let is_trusted = trust.epoch.0 == connection && trust.is_trusted();
+        is_trusted && !trust.has_new_data || !self.rules.is_strict()
     }
 
     /// Whether the clients of these nodes have different settings. Then no client may acquire a lock until a person
     /// corrects them.
     pub(crate) fn is_disagreed(&self) -> bool {
-        let disagrees = |trust: &NodeTrust| matches!(&trust.trust_state, TrustState::Refused(failure) if failure.kind().is_disagreement());
+        let disagrees = |trust: &NodeTrust| matches!(&trust.trust_state, TrustState::Refused(failure) if failure.kind().is_disagreement() && !mutant!(RivalMarkerIgnored));
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
@@ -209,7 +234,7 @@ impl NodeMonitor {
         let settles = |node: NodeId| {
             let trust = self.node(node);
             match trust.review.step {
-                Step::Adopting(_) | Step::Gathering(_) | Step::Marking => true,
+                Step::Adopting(_) | Step::Contested(_) | Step::Gathering(_) | Step::Marking => true,
                 Step::Identifying => !trust.is_trusted(),
                 Step::Rest => trust.epoch == (0, 0) && hears(node),
             }
@@ -224,9 +249,12 @@ impl NodeMonitor {
         self.nodes.iter().any(adopts)
     }
 
-    /// Whether some node waits for the wall clocks of other nodes.
+    /// Whether some node waits for other nodes: for their wall clocks, or for the first answer of each of them.
     pub(crate) fn is_gathering(&self) -> bool {
-        self.nodes.iter().any(|trust| matches!(trust.review.step, Step::Gathering(_)))
+        let waits = |trust: &NodeTrust| {
+            matches!(trust.review.step, Step::Gathering(_) | Step::Contested(_))
+        };
+        self.nodes.iter().any(waits)
     }
 
     /// The expected time until a quorum of nodes is trusted; `None` if that depends on a person.
@@ -251,7 +279,7 @@ impl NodeMonitor {
         now: Reading,
         is_soon: impl Fn(&NodeTrust) -> bool,
     ) -> Option<Duration> {
-        if self.is_disagreed() {
+        if self.is_disagreed() || self.is_contested() {
             return None;
         }
         let in_time = |trust: &NodeTrust| match &trust.trust_state {
@@ -303,6 +331,7 @@ impl NodeMonitor {
             // since (S1).
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
+        trust.note_loss(epoch, (info, marker));
         let (connection, _) = trust.epoch;
         // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. The next request waits,
         // so that a node that announces new data all the time is not asked all the time.
@@ -310,6 +339,7 @@ impl NodeMonitor {
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
             trust.epoch = epoch;
+            trust.has_new_data = false;
             if !mutant!(NoVerificationOnReconnect) || trust.marker.is_none() {
                 trust.trust_state = TrustState::Unverified;
                 trust.marker = None;
@@ -329,7 +359,7 @@ impl NodeMonitor {
             }
             if in_vain {
                 trust.review.round += 1;
-                trust.review.due = Some(now.after(LOOK_SOONEST));
+                trust.review.due = Some(now.after(EXAMINE_SOONEST));
             } else if matches!(
                 (&trust.trust_state, &trust.review.step),
                 (TrustState::Unverified, Step::Rest)
@@ -348,30 +378,19 @@ impl NodeMonitor {
                 self.node_mut(node).hold_back(until, why, now);
             }
         }
+        self.review_contested(now, todo);
         let trust = self.node_mut(node);
         if trust.is_trusted() && trust.is_marked_as(marker) {
             trust.run.voted = Some(sent.boot());
             return None;
         }
-        self.distrust(self.distrust_reason(node, now))
-    }
-
-    /// The failure of votes that too few replicas of the node have acknowledged (S35). Such a vote may be missing on
-    /// the replica that is promoted next, or come from a master whose replica was promoted already.
-    pub(crate) fn unacknowledged(
-        &self,
-        node: NodeId,
-        acknowledged: Option<&Result<u32, Failure>>,
-    ) -> Option<Failure> {
-        let needed = self.rules.replicas_of(node);
-        let count = match acknowledged {
-            _ if needed == 0 || mutant!(UnacknowledgedCounts) => return None,
-            Some(Ok(count)) if *count >= needed => return None,
-            Some(Ok(count)) => format!("{count} of {needed} replicas have it"),
-            Some(Err(failure)) => format!("WAIT failed: {failure}"),
-            None => return Some(Failure::new(FailureKind::Unacknowledged)),
+        // A server that is busy or loading says so in its answer to `INFO`.
+        let said = match (info, &trust.trust_state) {
+            // The votes in the batch may have been given.
+            (Some(Err(failure)), TrustState::Unverified) => Some(failure.clone().executed()),
+            _ => None,
         };
-        Some(Failure::new(FailureKind::Unacknowledged).with_detail(count))
+        self.distrust(said.unwrap_or_else(|| self.distrust_reason(node, now)))
     }
 
     /// The failure for votes that do not count. `None` without [`RestartGuard::Strict`], because all votes count then.
@@ -382,14 +401,17 @@ impl NodeMonitor {
 
     /// Why the node's votes do not count.
     fn distrust_reason(&self, node: NodeId, now: Reading) -> Failure {
-        match &self.node(node).trust_state {
-            TrustState::Unverified | TrustState::Trusted => Failure::new(FailureKind::Unverified),
-            TrustState::Quarantined { until, why } => {
+        match (&self.node(node).trust_state, self.rival_failure(node)) {
+            (TrustState::Refused(failure), None) => failure.clone(),
+            (_, Some(failure)) => failure,
+            (TrustState::Unverified | TrustState::Trusted, None) => {
+                Failure::new(FailureKind::Unverified)
+            }
+            (TrustState::Quarantined { until, why }, None) => {
                 let left = until.remaining(now);
                 let detail = format!("{why}; its votes count {}", in_time(left));
                 Failure::new(FailureKind::Quarantined).with_detail(detail).clearing_in(left)
             }
-            TrustState::Refused(failure) => failure.clone(),
         }
     }
 
@@ -414,7 +436,13 @@ impl NodeMonitor {
             (Step::Marking, Answer::Marked) => trust.identify(node, todo),
             // Another client has written or deleted the marker meanwhile, so the node is examined again.
             (Step::Adopting(_), Answer::NotMarked) => {
-                trust.review.due = Some(now.after(LOOK_SOONEST))
+                trust.review.due = Some(now.after(EXAMINE_SOONEST))
+            }
+            // A later answer has ended the examination, for example because the server is loading its data. Nobody has
+            // replaced the adoption since, so it bars until the next examination (S37).
+            (Step::Rest, Answer::Adopting { text, .. }) => {
+                trust.review.due = Some(now.after(EXAMINE_AGAIN));
+                self.note_rival(node, &text);
             }
             // The `INFO` came with these answers. The engine has handled it, and may have begun a further step.
             (step, Answer::Identified) => {
@@ -422,13 +450,20 @@ impl NodeMonitor {
                 trust.rest(now);
             }
             // The command failed, or the node's marker or adoption is not as expected. The node is examined again soon.
-            (_, answer) => {
+            (step, answer) => {
                 trust.is_near &=
                     !matches!(&answer, Answer::Failed(failure) if failure.kind().is_about_reach());
-                trust.review.due = Some(now.after(LOOK_AGAIN));
+                // The examination that began the adoption has found no text of others, so an earlier refusal for it is
+                // over.
+                let is_refused = matches!(&trust.trust_state, TrustState::Refused(failure) if failure.kind().is_disagreement());
+                if matches!(step, Step::Adopting(_)) && trust.rival.is_none() && is_refused {
+                    trust.trust_state = TrustState::Unverified;
+                }
+                trust.review.due = Some(now.after(EXAMINE_AGAIN));
             }
         }
         self.node_mut(node).rest(now);
+        self.review_contested(now, todo);
         self.review_gathering(now, todo);
     }
 
@@ -440,6 +475,7 @@ impl NodeMonitor {
         }
         match trust.review.step {
             Step::Rest => trust.identify(node, todo),
+            Step::Contested(_) => self.review_contested(now, todo),
             Step::Gathering(_) => self.review_gathering(now, todo),
             Step::Identifying | Step::Adopting(_) | Step::Marking => trust.review.due = None,
         }
@@ -450,14 +486,6 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         if trust.is_trusted() {
             trust.distrust();
-            trust.identify(node, todo);
-        }
-    }
-
-    /// Examines a node whose data may have been deleted or replaced.
-    pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
-        let trust = self.node_mut(node);
-        if trust.is_trusted() && trust.review.step == Step::Rest {
             trust.identify(node, todo);
         }
     }

@@ -3,38 +3,39 @@
 //! An [`Attempt`] is one round with one fresh token (S6). A retry is a new attempt. A late release of an older attempt
 //! is therefore harmless: it deletes only a value that no other attempt ever used.
 //!
-//! An attempt is decided once. After a success, later answers go to the lease. After a failure, they are ignored,
+//! An attempt is decided once. After a success, later answers go to the held lock. After a failure, they are ignored,
 //! because a release is queued behind every command and deletes a vote that a node grants late (S1).
 
 mod diagnosis;
 mod fencing;
-mod slots;
+mod votes;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::command::{AcquireForm, Answer, AttachForm, Command, Failure, FailureKind};
 use crate::keys::{Entry, Mode, Origin, intents};
 use crate::redlock::fence::FenceRequest;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::release::Release;
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
-use crate::timing::Timing;
+use crate::timing::{ROUND_TRIPS_AWAITED, Timing};
 
 pub(crate) use self::diagnosis::why_not;
 pub use self::diagnosis::{FailureReason, NodeOutcome, NodeResult};
-use self::slots::{Slot, Slots};
+use self::votes::{Vote, Votes};
 
 /// One attempt, which sends the same keys and the same value to every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attempt {
     quorum: Quorum,
     timing: Timing,
-    node_timeout: Duration,
+    /// The longest timeout of any node.
+    longest_timeout: Duration,
     entry: Entry,
     started: Reading,
-    slots: Slots,
+    votes: Votes,
     /// Boxed because most locks have no fencing token.
     fence_request: Option<Box<FenceRequest>>,
 }
@@ -54,24 +55,37 @@ pub enum Decision {
 }
 
 impl Attempt {
-    /// Starts an attempt. `connecting` returns whether the connection to a node is still being made.
+    /// Starts an attempt. `round_trip` returns the usual round trip to a node, from which the node's timeout follows,
+    /// and `connecting` whether the connection to a node is still being made. `farthest` is the longest round trip if
+    /// no connection is being made.
     pub fn start(
         entry: Entry,
         quorum: Quorum,
         timing: Timing,
-        node_timeout: Duration,
+        farthest: Option<Duration>,
+        round_trip: impl Fn(NodeId) -> Duration,
         connecting: impl Fn(NodeId) -> bool,
         now: Reading,
     ) -> Self {
         // Step 1: get the current time.
         let started = now;
-        let answer_due = now.after(node_timeout);
-        let connection_due = now.after(timing.connect_timeout().saturating_add(node_timeout));
-        let slots = Slots::new(quorum.nodes(), |node| {
-            let is_connecting = connecting(NodeId::new(node));
-            Slot::Outstanding { due: if is_connecting { connection_due } else { answer_due } }
-        });
-        Self { quorum, timing, node_timeout, entry, started, slots, fence_request: None }
+        let mut longest_timeout = timing.node_timeout(Duration::ZERO);
+        let votes = match farthest {
+            // All nodes are so near that their timeout does not depend on the round trip. It is computed once.
+            Some(farthest) if farthest <= longest_timeout / ROUND_TRIPS_AWAITED => {
+                let due = now.after(longest_timeout);
+                Votes::new(quorum.nodes(), |_| Vote::Outstanding { due })
+            }
+            _ => Votes::new(quorum.nodes(), |node| {
+                let node = NodeId::new(node);
+                let answer = timing.node_timeout(round_trip(node));
+                longest_timeout = longest_timeout.max(answer);
+                let connection =
+                    if connecting(node) { timing.connect_timeout() } else { Duration::ZERO };
+                Vote::Outstanding { due: now.after(connection.saturating_add(answer)) }
+            }),
+        };
+        Self { quorum, timing, longest_timeout, entry, started, votes, fence_request: None }
     }
 
     /// Step 2: the command for every node, with the same keys and value. It is sent to all nodes at the same time, each
@@ -79,40 +93,44 @@ impl Attempt {
     /// prefix.
     pub fn command(&self, prefix_bytes: u16) -> Command {
         let ttl_ms = self.timing.ttl_ms();
-        let from = match &self.entry.origin {
-            Origin::Absent => None,
-            Origin::Detached(from) => Some(from.value.clone()),
-            Origin::Taken(from) => return Command::Take { taken: self.entry.taken(from), ttl_ms },
+        let Entry { keys, mode, value, origin } = self.entry.clone();
+        let fenced = self.fence_request.as_ref().filter(|_| mode == Mode::Exclusive);
+        let fenced = fenced.map(|it| (it.counter.clone(), it.proposal(self.started)));
+        let form = match (origin, fenced) {
+            (Origin::Taken(from), _) => AcquireForm::Taken(from),
+            (Origin::Detached(from), fenced) => {
+                let form = match fenced {
+                    Some((counter, proposal)) => AttachForm::Fenced { counter, proposal },
+                    None => mode.into(),
+                };
+                return Command::Attach { keys, from: from.value.clone(), value, ttl_ms, form };
+            }
+            (Origin::Absent, Some((counter, proposal))) => {
+                AcquireForm::Fenced { counter, proposal }
+            }
+            (Origin::Absent, None) => match mode {
+                Mode::Exclusive => AcquireForm::Plain,
+                Mode::Shared => AcquireForm::Shared { intents: intents(&keys, prefix_bytes) },
+            },
         };
-        let Entry { keys, mode, value, .. } = &self.entry;
-        let (keys, mode, value) = (keys.clone(), *mode, value.clone());
-        match (mode, &self.fence_request, from) {
-            (Mode::Exclusive, Some(fence_request), from) => {
-                let proposal = fence_request.proposal(self.started);
-                let counter = fence_request.counter.clone();
-                match from {
-                    Some(from) => {
-                        Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal }
-                    }
-                    None => Command::AcquireFenced { keys, value, ttl_ms, counter, proposal },
-                }
-            }
-            (_, _, Some(from)) => Command::Attach { keys, mode, from, value, ttl_ms },
-            (Mode::Exclusive, None, None) => Command::Acquire { keys, value, ttl_ms },
-            (Mode::Shared, _, None) => {
-                let intents = intents(&keys, prefix_bytes);
-                Command::AcquireShared { keys, intents, value, ttl_ms }
-            }
-        }
+        Command::Acquire { keys, value, ttl_ms, form }
     }
 
     /// Notes that the connection to `node` is being made or, with `is_being_made` false, that it has been made. Making
     /// a connection has a timeout of its own, and the node's time to answer begins after that.
-    pub fn handle_connection(&mut self, node: NodeId, is_being_made: bool, now: Reading) {
-        if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
+    pub fn handle_connection(
+        &mut self,
+        node: NodeId,
+        is_being_made: bool,
+        round_trip: Duration,
+        now: Reading,
+    ) {
+        if let Vote::Outstanding { due } = &mut self.votes[node.index()] {
+            let node_timeout = self.timing.node_timeout(round_trip);
+            self.longest_timeout = self.longest_timeout.max(node_timeout);
             let connect_timeout = self.timing.connect_timeout();
             let before = if is_being_made { connect_timeout } else { Duration::ZERO };
-            *due = now.after(before.saturating_add(self.node_timeout));
+            *due = now.after(before.saturating_add(node_timeout));
         }
     }
 
@@ -125,26 +143,26 @@ impl Attempt {
         now: Reading,
     ) -> Decision {
         let took = now.elapsed_since(self.started);
-        let slot = &mut self.slots[node.index()];
+        let vote = &mut self.votes[node.index()];
         // A node timeout only ends the wait for the node. A grant that arrives later but before the decision still
         // counts, and its validity runs from the time when its own command was sent.
-        let awaited = match slot {
-            Slot::Outstanding { .. } => true,
-            Slot::Failed { failure, .. } => failure.kind() == FailureKind::Silent,
-            Slot::Granted { .. } | Slot::Refused { .. } | Slot::Gone { .. } => false,
+        let awaited = match vote {
+            Vote::Outstanding { .. } => true,
+            Vote::Failed { failure, .. } => failure.kind() == FailureKind::Silent,
+            Vote::Granted { .. } | Vote::Refused { .. } | Vote::Gone { .. } => false,
         };
         if awaited {
             let attaches = matches!(self.entry.origin, Origin::Detached(_));
             let sent = if mutant!(ValidityFromReply) { now } else { sent };
-            *slot = match (answer, &mut self.fence_request) {
-                (Answer::Granted, None) => Slot::Granted { sent, took },
-                (Answer::Refused | Answer::Other, None) => Slot::Refused { took, holding: None },
-                (Answer::Absent, None) => Slot::Gone { took },
-                (Answer::Failed(failure), _) => Slot::Failed { failure: failure.clone(), took },
+            *vote = match (answer, &mut self.fence_request) {
+                (Answer::Granted, None) => Vote::Granted { sent, took },
+                (Answer::Refused | Answer::Other, None) => Vote::Refused { took, holding: None },
+                (Answer::Absent, None) => Vote::Gone { took },
+                (Answer::Failed(failure), _) => Vote::Failed { failure: failure.clone(), took },
                 (answer, Some(request)) => {
                     fencing::vote((request, attaches), node, answer, sent, took)
                 }
-                (_, None) => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
+                (_, None) => Vote::Failed { failure: Failure::new(FailureKind::Protocol), took },
             };
         }
         self.decide(now)
@@ -153,11 +171,11 @@ impl Attempt {
     /// Ends the wait for nodes past their timeout, and calls `timed_out` for each of them.
     pub fn handle_time(&mut self, now: Reading, mut timed_out: impl FnMut(NodeId)) -> Decision {
         let took = now.elapsed_since(self.started);
-        for (node, slot) in self.quorum.node_ids().zip(&mut *self.slots) {
-            if let Slot::Outstanding { due } = slot
+        for (node, vote) in self.quorum.node_ids().zip(&mut *self.votes) {
+            if let Vote::Outstanding { due } = vote
                 && due.has_come(now)
             {
-                *slot = Slot::Failed { failure: Failure::new(FailureKind::Silent), took };
+                *vote = Vote::Failed { failure: Failure::new(FailureKind::Silent), took };
                 timed_out(node);
             }
         }
@@ -171,11 +189,11 @@ impl Attempt {
     /// are decided as early as possible (V2).
     pub(crate) fn decide(&mut self, now: Reading) -> Decision {
         let (mut granted, mut outstanding) = (0, 0);
-        for slot in &*self.slots {
-            match slot {
-                Slot::Granted { .. } => granted += 1,
-                Slot::Outstanding { .. } => outstanding += 1,
-                Slot::Refused { .. } | Slot::Failed { .. } | Slot::Gone { .. } => {}
+        for vote in &*self.votes {
+            match vote {
+                Vote::Granted { .. } => granted += 1,
+                Vote::Outstanding { .. } => outstanding += 1,
+                Vote::Refused { .. } | Vote::Failed { .. } | Vote::Gone { .. } => {}
             }
         }
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
@@ -201,8 +219,8 @@ impl Attempt {
     /// Step 4: a vote counts for the ttl less the drift, from a time before its command was sent. The lock is valid
     /// until the Q-th largest end of its votes.
     fn validity(&self) -> Validity {
-        let votes = self.slots.iter().map(|slot| match slot {
-            Slot::Granted { sent, .. } => Some(*sent),
+        let votes = self.votes.iter().map(|vote| match vote {
+            Vote::Granted { sent, .. } => Some(*sent),
             _ => None,
         });
         Validity::new(votes, self.quorum, self.timing.term(), self.timing.margin())
@@ -223,7 +241,7 @@ impl Attempt {
     /// Whether too few nodes for a quorum can still have the detached lock's value. A writer's value never returns
     /// where it is absent. A reader's value may: another attach may have replaced it, and restores it on failure.
     pub(crate) fn is_gone(&self) -> bool {
-        let gone = self.count(|slot| matches!(slot, Slot::Gone { .. }));
+        let gone = self.count(|vote| matches!(vote, Vote::Gone { .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - gone, 0)
     }
 

@@ -37,6 +37,13 @@ impl EntryExtension {
         self.round.handle_answer(node, &Answer::Failed(failure), now);
     }
 
+    /// Waits longer for the answer of this node; see [`Timing::answer_timeout`].
+    pub(crate) fn await_answer(&mut self, node: NodeId, connected: Option<Duration>, now: Reading) {
+        if self.round.awaits(node) {
+            self.round.due = self.round.due.max(now.after(self.timing.answer_timeout(connected)));
+        }
+    }
+
     pub(crate) fn handle_answer(
         &mut self,
         node: NodeId,
@@ -68,6 +75,15 @@ impl EntryExtension {
             }
         };
         Some((validity, self.round.report(now)))
+    }
+
+    /// See [`NodeResult::explain_silence`].
+    pub(crate) fn explain_silence(
+        &self,
+        nodes: &mut [NodeResult],
+        round_trip: impl Fn(NodeId) -> Duration,
+    ) {
+        NodeResult::explain_silence(nodes, &self.timing, round_trip);
     }
 
     pub(crate) const fn deadline(&self) -> BootTime {

@@ -1,7 +1,7 @@
-//! One round of extending a lease: the answer of each node.
+//! One round of extending a held lock: the answer of each node.
 //!
-//! The round only counts answers. The lease ([`crate::redlock::lease`]) updates its votes with each answer, so even a
-//! failed round keeps the votes that it prolonged.
+//! The round only counts answers. The [held lock](crate::redlock::held_lock) updates its votes with each answer, so
+//! even a failed round keeps the votes that it prolonged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -58,6 +58,11 @@ impl Extension {
         };
         let took = now.elapsed_since(self.started);
         self.results[node.index()].get_or_insert(NodeResult::new(said, took));
+    }
+
+    /// Whether the node's answer is outstanding.
+    pub(crate) fn awaits(&self, node: NodeId) -> bool {
+        self.results[node.index()].is_none()
     }
 
     /// Ends the round when its time is up: nodes without an answer have failed. The driver delivers received answers

@@ -61,24 +61,24 @@ impl Hold {
 
     /// Latches the end of the validity if its time has come. Returns the cause the first time. The engine must then
     /// receive [`Event::RunOut`](crate::Event::RunOut), or it would keep extending a lock without a holder.
-    pub fn look(&mut self, now: Reading) -> Option<LossCause> {
+    pub fn latch_end(&mut self, now: Reading) -> Option<LossCause> {
         if self.ended.is_some() {
             return None;
         }
         let cause = self.validity.why_over(self.limit, now)?;
         self.ended = Some(Ended::Lost(cause));
-        if mutant!(EndUntold) { None } else { Some(cause) }
+        if mutant!(EndUnreported) { None } else { Some(cause) }
     }
 
     /// Takes new votes from the engine. They count only if the lock is still valid now, because an expired lock never
-    /// becomes valid again (S13). Returns the same as [`look`](Self::look).
+    /// becomes valid again (S13). Returns the same as [`latch_end`](Self::latch_end).
     pub fn update(&mut self, validity: Validity, now: Reading) -> Option<LossCause> {
         if mutant!(GuardValidAgain) {
             self.ended.take_if(|ended| matches!(ended, Ended::Lost(_)));
             self.validity = validity;
             return None;
         }
-        let cause = self.look(now);
+        let cause = self.latch_end(now);
         if self.ended.is_none() {
             self.validity = validity;
         }
@@ -113,7 +113,8 @@ impl Hold {
         &self.validity
     }
 
-    /// How the hold ended. `None` does not mean that the lock is valid now: only [`look`](Self::look) notes an expiry.
+    /// How the hold ended. `None` does not mean that the lock is valid now: only [`latch_end`](Self::latch_end) notes
+    /// an expiry.
     pub const fn ended(&self) -> Option<Ended> {
         self.ended
     }
@@ -160,10 +161,13 @@ mod tests {
     #[test]
     fn the_end_is_latched_once() {
         let mut hold = hold();
-        assert_eq!((hold.remaining(at(400)), hold.look(at(999))), (Some(SECOND * 3 / 5), None));
+        assert_eq!(
+            (hold.remaining(at(400)), hold.latch_end(at(999))),
+            (Some(SECOND * 3 / 5), None)
+        );
         assert_eq!(hold.remaining(at(1000)), None);
-        assert_eq!(hold.look(at(1000)), Some(LossCause::Expired));
-        assert_eq!(hold.look(at(1000)), None, "the engine is notified once");
+        assert_eq!(hold.latch_end(at(1000)), Some(LossCause::Expired));
+        assert_eq!(hold.latch_end(at(1000)), None, "the engine is notified once");
         assert_eq!(hold.remaining(at(0)), None, "even if the clock is set back");
     }
 
@@ -193,7 +197,7 @@ mod tests {
     #[test]
     fn each_cause_is_recognised() {
         let limit = HoldLimit { ttl: SECOND, until: at(1900).boot() };
-        let over = |limit, now| Hold::new(validity(at(0)), limit, Mode::Exclusive).look(now);
+        let over = |limit, now| Hold::new(validity(at(0)), limit, Mode::Exclusive).latch_end(now);
         assert_eq!(over(Some(limit), at(1000)), Some(LossCause::HoldLimit));
         let later = HoldLimit { until: at(2000).boot(), ..limit };
         assert_eq!(

@@ -7,6 +7,7 @@ use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::redlock::acquire::{NodeOutcome, NodeResult};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
+use crate::timing::ROUND_TRIPS_AWAITED;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
@@ -15,8 +16,14 @@ pub(crate) struct Inspection {
     quorum: Quorum,
     started: Reading,
     due: BootTime,
+    /// The timeout of a connection that is still being made, and the shortest timeout of an answer. Both are zero for the
+    /// inspection of a waiting call, which does not wait for connections.
+    timeouts: (Duration, Duration),
     /// The result of each node; `None` while its answer is outstanding.
     results: Vec<Option<NodeResult>>,
+    /// For each node, the connection of its answer, and the number of flushes that the node had announced on it: see
+    /// [`NodeAnswer::epoch`](crate::ids::NodeAnswer). Empty for the inspection of a waiting call.
+    epochs: Vec<Option<(u64, u64)>>,
 }
 
 impl Inspection {
@@ -25,7 +32,14 @@ impl Inspection {
         let not_asked = NodeResult::new(NodeOutcome::NotAsked, Duration::ZERO);
         let result = |node| (!asked.contains(node)).then(|| not_asked.clone());
         let results = quorum.node_ids().map(result).collect();
-        Self { wake: None, quorum, started: now, due, results }
+        let timeouts = Default::default();
+        Self { wake: None, quorum, started: now, due, timeouts, results, epochs: Vec::new() }
+    }
+
+    /// Waits also for nodes whose connections are still being made.
+    #[must_use]
+    pub(crate) fn awaiting_connections(self, timeouts: (Duration, Duration)) -> Self {
+        Self { timeouts, ..self }
     }
 
     pub(crate) fn asked(&self) -> impl Iterator<Item = NodeId> {
@@ -54,6 +68,32 @@ impl Inspection {
         };
         let took = now.elapsed_since(self.started);
         self.results[node.index()].get_or_insert(NodeResult::new(said, took));
+    }
+
+    /// Notes on which connection this node answers. Called before [`handle_answer`](Self::handle_answer).
+    pub(crate) fn note_epoch(&mut self, node: NodeId, epoch: Option<(u64, u64)>) {
+        if self.results[node.index()].is_none() {
+            self.epochs.resize(self.results.len(), None);
+            self.epochs[node.index()] = epoch;
+        }
+    }
+
+    /// The connection of a node's answer, and the number of flushes that the node had announced on it.
+    pub(crate) fn epoch(&self, node: NodeId) -> Option<(u64, u64)> {
+        self.epochs.get(node.index()).copied().flatten()
+    }
+
+    /// Waits longer for the answer of this node. `connected` is the round trip of a connection that was made; `None`
+    /// means that the connection is being made.
+    pub(crate) fn await_answer(&mut self, node: NodeId, connected: Option<Duration>, now: Reading) {
+        let (connect_timeout, timeout) = self.timeouts;
+        let time = match connected {
+            Some(round_trip) => timeout.max(round_trip * ROUND_TRIPS_AWAITED),
+            None => connect_timeout.saturating_add(timeout),
+        };
+        if self.results[node.index()].is_none() {
+            self.due = self.due.max(now.after(time));
+        }
     }
 
     pub(crate) fn handle_time(&mut self, now: Reading) {

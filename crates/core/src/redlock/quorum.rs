@@ -139,7 +139,7 @@ impl Quorum {
 
     /// The number of nodes to ask for the state of a lock: at least a quorum, because only a quorum can show that the
     /// lock is free, and enough to include a node with a vote for the holder if the lock is held.
-    pub(crate) const fn telling(self) -> usize {
+    pub(crate) const fn nodes_to_ask(self) -> usize {
         let for_held = self.nodes() - self.needed() + 1;
         if self.needed() > for_held { self.needed() } else { for_held }
     }

@@ -18,6 +18,10 @@ use crate::token::Value;
 /// A release without an answer is forgotten when the ttl and this time have passed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
+/// A caller that released a valid lock waits for a quorum's confirmation for at most this time. Meanwhile a release that
+/// failed is sent again.
+pub const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
+
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
@@ -25,7 +29,7 @@ pub struct Release {
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
-    ttl: Duration,
+    timing: Timing,
     /// Round of the attempt for which the token was generated.
     attempt: u32,
     /// Nodes that a command with this token may have reached.
@@ -37,6 +41,9 @@ pub struct Release {
     answers: Answers,
     /// Nodes where the release failed, unless the node answered later. Usually empty.
     failed: BTreeMap<NodeId, Failed>,
+    /// Nodes that may have executed the release, although the answer was lost. If such a node says later that it does
+    /// not have the key, it may have deleted it by then.
+    unclear: NodeSet,
     report: Option<Report>,
 }
 
@@ -48,6 +55,8 @@ struct Answers {
     absent: NodeSet,
     other: NodeSet,
     not_ours: NodeSet,
+    /// Nodes in `absent` that have lost all their data.
+    emptied: NodeSet,
 }
 
 impl Answers {
@@ -78,7 +87,11 @@ pub(crate) struct Leftover {
 struct Report {
     holder: LockId,
     was_valid: bool,
+    /// Time until which the caller waits for nodes that have not answered, although they decide nothing any more.
+    answers_due: BootTime,
+    /// Time until which the caller waits for a quorum's confirmation: [`CONFIRM_WITHIN`], or the end of the lock.
     due: BootTime,
+    answers_are_due: bool,
     time_is_up: bool,
 }
 
@@ -96,21 +109,47 @@ impl Release {
             wake: None,
             entry,
             quorum,
-            ttl: timing.ttl(),
+            timing: *timing,
             attempt,
             reached,
             held,
             until,
             answers: Answers { awaited: quorum.all(), ..Answers::default() },
             failed: BTreeMap::new(),
+            unclear: NodeSet::default(),
             report: None,
         }
     }
 
-    /// Makes the engine notify the holder of the outcome, once it is clear or at `due`. `was_valid` means that the lock
-    /// was valid when the holder called for the release.
-    pub(crate) fn report_to(&mut self, holder: LockId, was_valid: bool, due: BootTime) {
-        self.report = Some(Report { holder, was_valid, due, time_is_up: false });
+    /// Makes the engine notify the holder of the outcome once it is clear. `was_valid` means that the lock was valid when
+    /// the holder called for the release, and `valid_for` is what is left of the validity now. A holder of a valid lock
+    /// waits until a quorum has confirmed, the lock is over, or [`CONFIRM_WITHIN`] has passed, as long as the nodes that
+    /// have not answered, and the releases that will be sent again, can make a quorum. Otherwise nothing but
+    /// `answers_due` bounds the wait.
+    pub(crate) fn report_to(
+        &mut self,
+        holder: LockId,
+        (was_valid, valid_for): (bool, Duration),
+        answers_due: BootTime,
+        now: Reading,
+    ) {
+        let due = now.after(valid_for.min(CONFIRM_WITHIN)).max(answers_due);
+        let (answers_are_due, time_is_up) = (false, false);
+        self.report =
+            Some(Report { holder, was_valid, answers_due, due, answers_are_due, time_is_up });
+    }
+
+    /// Lets the caller wait longer for the first answer of this node; see [`Timing::answer_timeout`].
+    pub(crate) fn await_answer(&mut self, node: NodeId, connected: Option<Duration>, now: Reading) {
+        let at = now.after(self.timing.answer_timeout(connected));
+        if let Some(report) = &mut self.report
+            && self.answers.awaited.contains(node)
+            && !self.failed.contains_key(&node)
+            && !report.answers_are_due
+        {
+            report.answers_due = report.answers_due.max(at);
+            report.due = report.due.max(report.answers_due);
+        }
     }
 
     /// Decides the outcome by the answers so far, because the engine is about to drop this record.
@@ -136,6 +175,14 @@ impl Release {
             return;
         }
         self.answers.awaited.remove(node);
+        let is_gone = matches!(answer, Answer::Absent | Answer::Other | Answer::NotOurs);
+        if is_gone && self.unclear.contains(node) {
+            // The failure stays, because it is not known whether the lock was lost there. The key is gone.
+            if let Some(failed) = self.failed.get_mut(&node) {
+                (failed.owed, failed.until) = (false, now.boot());
+            }
+            return;
+        }
         let said = match answer {
             Answer::Deleted => &mut self.answers.deleted,
             Answer::Absent => &mut self.answers.absent,
@@ -148,14 +195,24 @@ impl Release {
         self.failed.remove(&node);
     }
 
+    /// Notes that the node, which has just answered, lost all its data since it was last trusted.
+    pub(crate) fn note_lost_data(&mut self, node: NodeId) {
+        if self.answers.absent.contains(node) {
+            self.answers.emptied.insert(node);
+        }
+    }
+
     /// Notes a failed release. It is sent again if a command with this token may have reached the node.
     fn fail(&mut self, node: NodeId, failure: Failure, now: Reading) {
         let owed = self.reached.contains(node);
+        if failure.may_have_been_executed() {
+            self.unclear.insert(node);
+        }
         let mut until = self.until_of(node);
         if owed {
             // All commands that can set the key were sent before the first failure. So the key expires within a ttl
             // after this failure, and later failures do not move this time.
-            until = until.min(now.after(self.ttl));
+            until = until.min(now.after(self.timing.ttl()));
         }
         self.failed.insert(node, Failed { failure, owed, until });
     }
@@ -182,6 +239,7 @@ impl Release {
     /// from the answers so far.
     pub fn handle_time(&mut self, now: Reading) {
         if let Some(report) = &mut self.report {
+            report.answers_are_due |= report.answers_due.has_come(now);
             report.time_is_up |= report.due.has_come(now);
         }
         for node in self.answers.awaited.iter() {
@@ -204,7 +262,10 @@ impl Release {
         let failed = self.failed.iter().filter(is_open).map(|(_, failed)| failed.until).min();
         // The times of failed nodes are never later than `until`, so `until` only matters if no node has failed.
         let awaited = failed.or_else(|| (!awaited.is_empty()).then_some(self.until));
-        self.report.as_ref().map(|report| report.due).into_iter().chain(awaited).min()
+        let next = |report: &Report| {
+            if report.answers_are_due { report.due } else { report.answers_due }
+        };
+        self.report.as_ref().map(next).into_iter().chain(awaited).min()
     }
 
     /// The time at which this node's key has certainly expired.
@@ -241,17 +302,27 @@ impl Release {
     pub fn poll_report(&mut self) -> Option<(LockId, ReleaseReport)> {
         let report = self.report.as_ref()?;
         let holder = report.holder;
-        let outcome = self.outcome(report.was_valid, report.time_is_up)?;
+        let outcome = self.outcome(report)?;
         self.report = None;
         let nodes = self.quorum.node_ids().map(|node| self.tell(node)).collect();
         Some((holder, ReleaseReport { outcome, handed_over: false, nodes }))
     }
 
-    fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
-        if was_valid && self.quorum.is_reached(self.answers.deleted.len()) {
+    fn outcome(&self, report: &Report) -> Option<Outcome> {
+        let &Report { was_valid, answers_are_due, time_is_up, .. } = report;
+        let deleted = self.answers.deleted.len();
+        if was_valid && self.quorum.is_reached(deleted) {
             return Some(Outcome::Released);
         }
-        if !self.answers.awaited.is_empty() && !time_is_up {
+        // A release that is owed to a node for another reason than a missing right may still succeed there.
+        let is_hopeful = |failed: &&Failed| failed.owed && !failed.failure.kind().is_about_rights();
+        let mut open = self.answers.awaited.len();
+        if !self.failed.is_empty() {
+            open += self.failed.values().filter(is_hopeful).count();
+        }
+        let may_be_confirmed = was_valid && !self.quorum.is_out_of_reach(deleted, open);
+        let are_answers_due = answers_are_due || self.answers.awaited.is_empty();
+        if !time_is_up && (may_be_confirmed || !are_answers_due) {
             return None;
         }
         // Nodes that lost their vote, and nodes without a vote. If the rest is no quorum, the lock was lost early.
@@ -276,11 +347,13 @@ impl Release {
             return NodeReleased::Other;
         }
         match self.failed.get(&node) {
+            _ if self.answers.emptied.contains(node) && self.held.contains(node) => {
+                NodeReleased::LostWithData
+            }
             _ if self.answers.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
             _ if self.answers.is_gone(node) => NodeReleased::NeverGranted,
-            Some(failed) if !self.answers.awaited.contains(node) => {
-                NodeReleased::Failed(failed.failure.clone())
-            }
+            // Also if the release has been sent again: the failure says more than that there is no answer yet.
+            Some(failed) => NodeReleased::Failed(failed.failure.clone()),
             _ => NodeReleased::Unanswered,
         }
     }
@@ -302,6 +375,7 @@ impl Release {
             failed.until = failed.until.shifted(base);
         }
         if let Some(report) = &mut self.report {
+            report.answers_due = report.answers_due.shifted(base);
             report.due = report.due.shifted(base);
         }
     }
@@ -342,6 +416,9 @@ pub enum NodeReleased {
     NeverGranted,
     /// The node had granted, but the key was gone.
     LostEarly,
+    /// Like [`Self::LostEarly`], but the node has lost all its data since its votes last counted: it has announced that,
+    /// or its server was restarted. Only with a restart guard.
+    LostWithData,
     /// The node has another value under the key and kept it.
     Other,
     /// The node had not answered when the outcome was clear.

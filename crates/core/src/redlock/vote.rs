@@ -15,7 +15,7 @@ use crate::time::{BootTime, Reading, nanos};
 ///
 /// A vote counts from a reading *before* its command was sent, and all votes of a lock have the same term: the end of a
 /// vote is E = t_send + T − (ε·T + δ) (invariant S2). The record keeps the reading instead of the end, because the
-/// larger of the elapsed times on two clocks counts (protocol, section 9).
+/// larger of the elapsed times on two clocks counts (docs/algorithm.md, Clocks).
 ///
 /// The lock is valid until the **Q-th largest** end of its votes, and the holder gives it up `margin` earlier. The
 /// validity is computed for the time of each question and never cached.
@@ -160,6 +160,14 @@ impl Validity {
         self.sent_when().filter(|sent| now.nanos_since(*sent) < self.term_ns).count()
     }
 
+    /// The number of votes that last for as long as the holder may rely on the lock. A node that has not confirmed the last
+    /// extension has an earlier vote, which ends sooner.
+    pub fn lasting_votes(&self, now: Reading) -> usize {
+        let needed = self.nanos_left(now).saturating_sub(self.margin_ns).max(1);
+        let left = |sent: &Reading| self.term_ns.saturating_sub(now.nanos_since(*sent));
+        self.sent_when().filter(|sent| left(sent) >= needed).count()
+    }
+
     /// Whether this node's vote is held. A vote that has expired is still held.
     pub fn has_vote_of(&self, node: NodeId) -> bool {
         self.held.contains(node)
@@ -258,6 +266,14 @@ mod tests {
         assert!(!validity.lasts(Duration::from_millis(960), at(30)));
         assert_eq!(validity.votes(at(30)), 4);
         assert_eq!(validity.votes(at(1005)), 3);
+        assert_eq!(validity.lasting_votes(at(30)), 4, "all within the margin");
+    }
+
+    #[test]
+    fn a_vote_that_was_not_confirmed_again_does_not_last() {
+        let validity = validity(&[Some(0), Some(330), None, Some(335), Some(340)]);
+        assert_eq!((validity.votes(at(350)), validity.lasting_votes(at(350))), (4, 3));
+        assert_eq!(validity.lasting_votes(at(2000)), 0);
         assert_eq!(validity.valid_for(at(2000)), Duration::ZERO);
     }
 

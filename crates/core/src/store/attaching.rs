@@ -1,6 +1,6 @@
 //! Taking a lock over from another value, and giving it back.
 
-use super::{Store, Stored, Turn};
+use super::{Executed, Ours, Store, Stored, Turn};
 use crate::command::{Answer, FailureKind};
 use crate::keys::{Keys, Mode};
 use crate::token::Value;
@@ -12,7 +12,7 @@ impl Store {
         (from, value): (&Value, &Value),
         ttl_ms: u64,
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Executed {
         self.expire_all(keys, turn);
         let refusal = match mode {
             Mode::Exclusive => self.is_not_ours((keys, from)),
@@ -40,7 +40,7 @@ impl Store {
         (keys, mode): (&Keys, Mode),
         (value, to): (&Value, &Value),
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Executed {
         match self.attach((keys, mode), (value, to), 0, turn)? {
             Answer::Granted => Ok(Answer::Deleted),
             answer => Ok(answer),
@@ -48,7 +48,7 @@ impl Store {
     }
 
     /// Sets the keys, all of which exist, to the value. If the ttl is zero, a key without an expiry still gets none.
-    pub(super) fn replace(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
+    pub(super) fn replace(&mut self, (keys, value): Ours<'_>, ttl_ms: u64, turn: Turn) {
         for key in &**keys {
             let until = turn.until(ttl_ms);
             let expires_ms = match self.keys.get(key).and_then(|stored| stored.expires_ms) {

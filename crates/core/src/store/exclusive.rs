@@ -2,20 +2,20 @@
 
 use alloc::vec::Vec;
 
-use super::{Store, Stored, Turn};
-use crate::command::{Answer, FailureKind};
+use super::{Executed, Ours, Store, Stored, Turn};
+use crate::command::Answer;
 use crate::keys::Keys;
-use crate::token::{Key, Value};
+use crate::token::Key;
 
 impl Store {
     /// Sets all keys if all of them are free.
     pub(super) fn acquire(
         &mut self,
-        (keys, value): (&Keys, &Value),
+        (keys, value): Ours<'_>,
         ttl_ms: u64,
         is_heal: bool,
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Executed {
         // A server that refuses writes rejects `SET`, which sets a single key, before it reads the key. The script for
         // several keys reads first, and fails at its first write.
         if keys.single().is_some() {
@@ -33,12 +33,7 @@ impl Store {
     }
 
     /// A mutant, a deliberate bug for the tests: sets the free keys although others are not free.
-    fn set_what_is_free(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        ttl_ms: u64,
-        turn: Turn,
-    ) -> Answer {
+    fn set_what_is_free(&mut self, (keys, value): Ours<'_>, ttl_ms: u64, turn: Turn) -> Answer {
         self.expire_all(keys, turn);
         let free = keys.iter().filter(|key| !self.keys.contains_key(*key)).cloned();
         let Some(free) = Keys::new(free.collect::<Vec<_>>()) else { return Answer::Refused };
@@ -50,7 +45,7 @@ impl Store {
     /// not prevent the grant, because the node may have lost only some of the keys.
     pub(super) fn is_any_in_the_way(
         &mut self,
-        (keys, value): (&Keys, &Value),
+        (keys, value): Ours<'_>,
         is_heal: bool,
         turn: Turn,
     ) -> bool {
@@ -64,7 +59,7 @@ impl Store {
     }
 
     /// Sets all keys to the value. No key expires earlier than before.
-    pub(super) fn grant(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
+    pub(super) fn grant(&mut self, (keys, value): Ours<'_>, ttl_ms: u64, turn: Turn) {
         for key in &**keys {
             let until = turn.until(ttl_ms);
             let before = self.keys.get(key).filter(|stored| stored.holds(value));
@@ -76,7 +71,7 @@ impl Store {
     }
 
     /// `None` if all keys hold the value. Otherwise the answer: `Other` if a key holds another value, else `Absent`.
-    pub(super) fn is_not_ours(&self, (keys, value): (&Keys, &Value)) -> Option<Answer> {
+    pub(super) fn is_not_ours(&self, (keys, value): Ours<'_>) -> Option<Answer> {
         let there = |key: &Key| self.keys.get(key).map(|stored| stored.holds(value));
         let all: Vec<Option<bool>> = keys.iter().map(there).collect();
         if all.contains(&Some(false)) {
@@ -85,12 +80,7 @@ impl Store {
         all.contains(&None).then_some(Answer::Absent)
     }
 
-    pub(super) fn extend(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        ttl_ms: u64,
-        turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    pub(super) fn extend(&mut self, (keys, value): Ours<'_>, ttl_ms: u64, turn: Turn) -> Executed {
         self.expire_all(keys, turn);
         if let Some(answer) = self.is_not_ours((keys, value)) {
             return Ok(answer);
@@ -109,12 +99,7 @@ impl Store {
         Ok(Answer::Extended)
     }
 
-    pub(super) fn release(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        tell: bool,
-        turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    pub(super) fn release(&mut self, (keys, value): Ours<'_>, tell: bool, turn: Turn) -> Executed {
         self.expire_all(keys, turn);
         let is_native = self.kind.deletes_natively && keys.single().is_some();
         if is_native {

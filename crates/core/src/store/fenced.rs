@@ -1,11 +1,11 @@
-//! Fencing tokens: the scripts of section 8 of docs/protocol.md.
+//! Fencing tokens: the scripts of docs/wire.md, "What a node does".
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::{Store, Stored, Turn};
-use crate::command::{Answer, Command, Counter, FailureKind};
+use super::{Executed, Ours, Store, Stored, Turn};
+use crate::command::{Answer, Counter, FailureKind};
 use crate::keys::Keys;
 use crate::token::{Key, Value};
 
@@ -13,78 +13,86 @@ use crate::token::{Key, Value};
 const AHEAD_MAX: u64 = 3_600 * 1_000_000;
 
 impl Store {
-    pub(super) fn carry_out_fenced(
+    pub(super) fn raise(
         &mut self,
-        command: &Command,
+        (keys, value): Ours<'_>,
+        counter: &Counter,
+        to: u64,
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
-        match command {
-            Command::AcquireFenced { keys, value, ttl_ms, counter, proposal } => {
-                self.acquire_fenced((keys, value, None), *ttl_ms, (counter, *proposal), turn)
-            }
-            Command::Raise { keys, value, counter, to } => {
-                self.expire_all(keys, turn);
-                if mutant!(RaisesEach)
-                    && let Some(answer) = self.raise_each((keys, value), counter, *to, turn)
-                {
-                    return Ok(answer);
-                }
-                if let Some(answer) = self.is_not_ours((keys, value))
-                    && !mutant!(RaiseWithoutCompare)
-                {
-                    return Ok(answer);
-                }
-                let fence = self.counted(counter, turn)?;
-                let is_below = |key: &&Key| self.fence_at(key).is_some_and(|fence| fence < *to);
-                let below: Vec<Key> = counter.keys.iter().filter(is_below).cloned().collect();
-                if fence <= *to
-                    && let Some(keys) = Keys::new(below)
-                {
-                    self.check_write(true)?;
-                    self.count(&Counter { keys, ..counter.clone() }, *to, turn);
-                }
-                Ok(Answer::Raised { fence: fence.max(*to) })
-            }
-            Command::HealFenced { keys, value, ttl_ms, counter, to } => {
-                if self.is_any_in_the_way((keys, value), true, turn) {
-                    return Ok(Answer::Refused);
-                }
-                let fence = self.counted(counter, turn)?;
-                if fence > *to {
-                    return Ok(Answer::Superseded { fence });
-                }
-                self.check_write(true)?;
-                self.count(counter, *to, turn);
-                self.grant((keys, value), *ttl_ms, turn);
-                Ok(Answer::GrantedFenced { fence: *to })
-            }
-            Command::ExtendFenced { keys, value, ttl_ms, counter } => {
-                let answer = self.extend((keys, value), *ttl_ms, turn)?;
-                if answer == Answer::Extended && self.check_write(false).is_ok() {
-                    self.expire_all(&counter.keys, turn);
-                    let until = expiry(counter, turn);
-                    for key in &*counter.keys {
-                        if let Some(stored) = self.keys.get_mut(key) {
-                            stored.expires_ms = until.map(|until| {
-                                stored.expires_ms.map_or(until, |before| before.max(until))
-                            });
-                        }
-                    }
-                }
-                Ok(answer)
-            }
-            _ => Err(FailureKind::Rejected),
+    ) -> Executed {
+        self.expire_all(keys, turn);
+        if mutant!(RaisesEach)
+            && let Some(answer) = self.raise_each((keys, value), counter, to, turn)
+        {
+            return Ok(answer);
         }
+        if let Some(answer) = self.is_not_ours((keys, value))
+            && !mutant!(RaiseWithoutCompare)
+        {
+            return Ok(answer);
+        }
+        let fence = self.counted(counter, turn)?;
+        let is_below = |key: &&Key| self.fence_at(key).is_some_and(|fence| fence < to);
+        let below: Vec<Key> = counter.keys.iter().filter(is_below).cloned().collect();
+        if fence <= to
+            && let Some(keys) = Keys::new(below)
+        {
+            self.check_write(true)?;
+            self.count(&Counter { keys, ..counter.clone() }, to, turn);
+        }
+        Ok(Answer::Raised { fence: fence.max(to) })
+    }
+
+    pub(super) fn heal_fenced(
+        &mut self,
+        ours: Ours<'_>,
+        ttl_ms: u64,
+        (counter, to): (&Counter, u64),
+        turn: Turn,
+    ) -> Executed {
+        if self.is_any_in_the_way(ours, true, turn) {
+            return Ok(Answer::Refused);
+        }
+        let fence = self.counted(counter, turn)?;
+        if fence > to {
+            return Ok(Answer::Superseded { fence });
+        }
+        self.check_write(true)?;
+        self.count(counter, to, turn);
+        self.grant(ours, ttl_ms, turn);
+        Ok(Answer::GrantedFenced { fence: to })
+    }
+
+    pub(super) fn extend_fenced(
+        &mut self,
+        ours: Ours<'_>,
+        ttl_ms: u64,
+        counter: &Counter,
+        turn: Turn,
+    ) -> Executed {
+        let answer = self.extend(ours, ttl_ms, turn)?;
+        if answer == Answer::Extended && self.check_write(false).is_ok() {
+            self.expire_all(&counter.keys, turn);
+            let until = expiry(counter, turn);
+            for key in &*counter.keys {
+                if let Some(stored) = self.keys.get_mut(key) {
+                    stored.expires_ms = until
+                        .map(|until| stored.expires_ms.map_or(until, |before| before.max(until)));
+                }
+            }
+        }
+        Ok(answer)
     }
 
     /// Acquires a lock with a fencing token. With `from`, the keys must hold this value; otherwise they must be free.
     pub(super) fn acquire_fenced(
         &mut self,
-        (keys, value, from): (&Keys, &Value, Option<&Value>),
+        (keys, value): Ours<'_>,
+        from: Option<&Value>,
         ttl_ms: u64,
         (counter, proposal): (&Counter, u64),
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Executed {
         let fence = self.counted(counter, turn)?;
         let is_refused = match from {
             None => self.is_any_in_the_way((keys, value), false, turn),
@@ -116,7 +124,7 @@ impl Store {
     /// A mutant, a deliberate bug for the tests: raises only the counters whose keys hold the value.
     fn raise_each(
         &mut self,
-        (keys, value): (&Keys, &Value),
+        (keys, value): Ours<'_>,
         counter: &Counter,
         to: u64,
         turn: Turn,

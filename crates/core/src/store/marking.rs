@@ -2,11 +2,10 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::{Content, Store, Stored, Turn};
-use crate::command::{Adopted, Answer, Command, FailureKind};
+use super::{Content, Executed, Store, Stored, Turn};
+use crate::command::{Adopted, Answer, FailureKind};
 use crate::marker::Adoption;
 use crate::token::Key;
 
@@ -28,55 +27,60 @@ impl Store {
         Ok(self.text(key, Turn { by, now_us })?.map(|text| String::from_utf8_lossy(text).into()))
     }
 
-    pub(super) fn carry_out_marking(
+    /// Starts the wait for a new marker, if the adoption has the text `replaces`, and the marker the text `seen`.
+    pub(super) fn adopt(
         &mut self,
-        command: &Command,
+        (key, text): (&Key, &str),
+        marker: &Key,
+        (replaces, seen): (Option<&str>, Option<&str>),
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
-        match command {
-            Command::Adopt { key, text, replaces, marker, seen } => {
-                // The script treats an empty text as an absent one.
-                let bytes = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
-                let marked = self.text(marker, turn)?;
-                let is_marked = marked.is_some();
-                if marked.unwrap_or_default() != bytes(seen).as_bytes() {
-                    return Ok(Answer::NotMarked);
-                }
-                if is_marked {
-                    self.check_write(false)?;
-                    self.take(marker, turn);
-                }
-                let there = self.text(key, turn)?;
-                if there.is_none_or(|there| there == bytes(replaces).as_bytes()) {
-                    self.check_write(true)?;
-                    let value = format!("{text} since={}", turn.now_us).into_bytes();
-                    let until = Some(turn.now_ms() + LIFE_MS);
-                    self.put(key, Stored::text(value, until), turn);
-                }
-                let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
-                // The age of an adoption follows from its expiry. An adoption without an expiry, or with one that is
-                // too late, counts as written now.
-                let latest = turn.now_ms() + LIFE_MS;
-                stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
-                let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);
-                let text = stored.value().map(|text| String::from_utf8_lossy(text).into());
-                let (text, age) = (text.unwrap_or_default(), Duration::from_millis(age));
-                Ok(Answer::Adopting { text, age })
-            }
-            Command::Mark { key, text, replaces, adoption } => {
-                self.check_write(true)?;
-                let fits = self.text(key, turn)? == replaces.as_deref().map(str::as_bytes);
-                if !fits || !self.is_adopted(adoption.as_ref(), turn)? {
-                    return Ok(Answer::NotMarked);
-                }
-                self.put(key, Stored::text(text.as_bytes().to_vec(), None), turn);
-                if let Some(adopted) = adoption {
-                    self.take(&adopted.key, turn);
-                }
-                Ok(Answer::Marked)
-            }
-            _ => Err(FailureKind::Rejected),
+    ) -> Executed {
+        // The script treats an empty text as an absent one.
+        let [replaces, seen] = [replaces, seen].map(|text| text.unwrap_or_default().as_bytes());
+        let marked = self.text(marker, turn)?;
+        let is_marked = marked.is_some();
+        if marked.unwrap_or_default() != seen {
+            return Ok(Answer::NotMarked);
         }
+        if is_marked {
+            self.check_write(false)?;
+            self.take(marker, turn);
+        }
+        let there = self.text(key, turn)?;
+        if there.is_none_or(|there| there == replaces) {
+            self.check_write(true)?;
+            let value = format!("{text} since={}", turn.now_us).into_bytes();
+            let until = Some(turn.now_ms() + LIFE_MS);
+            self.put(key, Stored::text(value, until), turn);
+        }
+        let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
+        // The age of an adoption follows from its expiry. An adoption without an expiry, or with one that is too late,
+        // counts as written now.
+        let latest = turn.now_ms() + LIFE_MS;
+        stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
+        let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);
+        let text = stored.value().map(|text| String::from_utf8_lossy(text).into());
+        let (text, age) = (text.unwrap_or_default(), Duration::from_millis(age));
+        Ok(Answer::Adopting { text, age })
+    }
+
+    pub(super) fn mark(
+        &mut self,
+        (key, text): (&Key, &str),
+        replaces: Option<&str>,
+        adoption: Option<&Adopted>,
+        turn: Turn,
+    ) -> Executed {
+        self.check_write(true)?;
+        let fits = self.text(key, turn)? == replaces.map(str::as_bytes);
+        if !fits || !self.is_adopted(adoption, turn)? {
+            return Ok(Answer::NotMarked);
+        }
+        self.put(key, Stored::text(text.as_bytes().to_vec(), None), turn);
+        if let Some(adopted) = adoption {
+            self.take(&adopted.key, turn);
+        }
+        Ok(Answer::Marked)
     }
 
     fn is_adopted(&mut self, adopted: Option<&Adopted>, turn: Turn) -> Result<bool, FailureKind> {

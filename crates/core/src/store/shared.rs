@@ -4,8 +4,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::{Content, Store, Stored, Turn};
-use crate::command::{Answer, Command, FailureKind};
+use super::{Content, Executed, Ours, Store, Stored, Turn};
+use crate::command::{Answer, FailureKind};
 use crate::keys::{Keys, intents};
 use crate::token::{Key, Value};
 
@@ -28,91 +28,90 @@ enum Standing {
 }
 
 impl Store {
-    /// Executes a reader's command, or a writer's command that concerns readers.
-    pub(super) fn carry_out_shared(
+    pub(super) fn heal_reader(
         &mut self,
-        command: &Command,
+        (keys, value): Ours<'_>,
+        ttl_ms: u64,
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
-        let keys = match command {
-            Command::AcquireShared { keys, .. }
-            | Command::HealShared { keys, .. }
-            | Command::ExtendShared { keys, .. }
-            | Command::ReleaseShared { keys, .. }
-            | Command::Downgrade { keys, .. } => keys,
-            Command::Announce { intents, .. } | Command::Withdraw { intents, .. } => intents,
-            _ => return Err(FailureKind::Rejected),
-        };
+    ) -> Executed {
         self.expire_all(keys, turn);
-        match command {
-            Command::AcquireShared { intents, value, ttl_ms, .. } => {
-                self.expire_all(intents, turn);
-                self.add_reader((keys, intents, value), *ttl_ms, turn)
-            }
-            Command::HealShared { value, ttl_ms, .. } => {
-                let all = self.conditions((keys, value), turn);
-                let is_full = |key: &Key| self.is_full(key, turn);
-                let is_new = |it: &Standing| matches!(it, Standing::Readers | Standing::HasRead);
-                let is_refused = all.contains(&Standing::Foreign)
-                    || mutant!(IntentStopsHeal) && self.is_any_announced(keys)
-                    || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
-                if is_refused {
-                    return Ok(Answer::Refused);
-                }
-                self.check_write(true)?;
-                self.read_until((keys, value), turn.until(*ttl_ms), turn);
-                Ok(Answer::Granted)
-            }
-            Command::ExtendShared { value, ttl_ms, .. } => {
-                if let Some(answer) = self.does_not_read((keys, value), turn) {
-                    return Ok(answer);
-                }
-                let until = turn.until(*ttl_ms);
-                self.check_write(false)?;
-                self.read_until((keys, value), until, turn);
-                Ok(Answer::Extended)
-            }
-            Command::ReleaseShared { value, .. } => self.remove_reader((keys, value), turn),
-            Command::Downgrade { value, .. } => {
-                if let Some(answer) = self.does_not_read((keys, value), turn) {
-                    return Ok(answer);
-                }
-                // A value without an expiry stays a writer's, because no reader may stay for ever.
-                let ends = |stored: &Stored| stored.holds(value) && stored.expires_ms.is_some();
-                let is_text = |key: &&Key| self.keys.get(*key).is_some_and(ends);
-                let texts: Vec<Key> = keys.iter().filter(is_text).cloned().collect();
-                if let Some(texts) = Keys::new(texts) {
-                    self.check_write(false)?;
-                    // The reader ends no later than the key would have, so the vote counts no longer than before.
-                    self.read_until((&texts, value), i64::MIN, turn);
-                }
-                Ok(Answer::Downgraded)
-            }
-            Command::Announce { value, ttl_ms, renews, .. } => {
-                let holds = |key: &&Key| self.keys.get(*key).map(|stored| stored.holds(value));
-                let is_ours = keys.iter().all(|key| holds(&key) != Some(false));
-                let is_set = |key: &&Key| holds(key).is_none_or(|is_own| is_own && *renews);
-                let to_set: Vec<Key> = keys.iter().filter(is_set).cloned().collect();
-                if !to_set.is_empty() {
-                    self.check_write(true)?;
-                }
-                for key in to_set {
-                    let until = Some(turn.until(*ttl_ms));
-                    self.put(&key, Stored::text(value.as_bytes().to_vec(), until), turn);
-                }
-                Ok(if is_ours { Answer::Announced } else { Answer::Other })
-            }
-            Command::Withdraw { value, .. } => {
-                let is_ours = |key: &&Key| self.keys.get(*key).is_some_and(|it| it.holds(value));
-                let ours: Vec<Key> = keys.iter().filter(is_ours).cloned().collect();
-                if !ours.is_empty() {
-                    self.check_write(false)?;
-                }
-                ours.iter().for_each(|key| self.take(key, turn));
-                Ok(Answer::Announced)
-            }
-            _ => Err(FailureKind::Rejected),
+        let all = self.conditions((keys, value), turn);
+        let is_full = |key: &Key| self.is_full(key, turn);
+        let is_new = |it: &Standing| matches!(it, Standing::Readers | Standing::HasRead);
+        let is_refused = all.contains(&Standing::Foreign)
+            || mutant!(IntentStopsHeal) && self.is_any_announced(keys)
+            || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
+        if is_refused {
+            return Ok(Answer::Refused);
         }
+        self.check_write(true)?;
+        self.read_until((keys, value), turn.until(ttl_ms), turn);
+        Ok(Answer::Granted)
+    }
+
+    pub(super) fn extend_reader(
+        &mut self,
+        (keys, value): Ours<'_>,
+        ttl_ms: u64,
+        turn: Turn,
+    ) -> Executed {
+        self.expire_all(keys, turn);
+        if let Some(answer) = self.does_not_read((keys, value), turn) {
+            return Ok(answer);
+        }
+        self.check_write(false)?;
+        self.read_until((keys, value), turn.until(ttl_ms), turn);
+        Ok(Answer::Extended)
+    }
+
+    pub(super) fn downgrade(&mut self, (keys, value): Ours<'_>, turn: Turn) -> Executed {
+        self.expire_all(keys, turn);
+        if let Some(answer) = self.does_not_read((keys, value), turn) {
+            return Ok(answer);
+        }
+        // A value without an expiry stays a writer's, because no reader may stay for ever.
+        let ends = |stored: &Stored| stored.holds(value) && stored.expires_ms.is_some();
+        let is_text = |key: &&Key| self.keys.get(*key).is_some_and(ends);
+        let texts: Vec<Key> = keys.iter().filter(is_text).cloned().collect();
+        if let Some(texts) = Keys::new(texts) {
+            self.check_write(false)?;
+            // The reader ends no later than the key would have, so the vote counts no longer than before.
+            self.read_until((&texts, value), i64::MIN, turn);
+        }
+        Ok(Answer::Downgraded)
+    }
+
+    pub(super) fn announce(
+        &mut self,
+        (intents, value): Ours<'_>,
+        ttl_ms: u64,
+        renews: bool,
+        turn: Turn,
+    ) -> Executed {
+        self.expire_all(intents, turn);
+        let holds = |key: &&Key| self.keys.get(*key).map(|stored| stored.holds(value));
+        let is_ours = intents.iter().all(|key| holds(&key) != Some(false));
+        let is_set = |key: &&Key| holds(key).is_none_or(|is_own| is_own && renews);
+        let to_set: Vec<Key> = intents.iter().filter(is_set).cloned().collect();
+        if !to_set.is_empty() {
+            self.check_write(true)?;
+        }
+        for key in to_set {
+            let until = Some(turn.until(ttl_ms));
+            self.put(&key, Stored::text(value.as_bytes().to_vec(), until), turn);
+        }
+        Ok(if is_ours { Answer::Announced } else { Answer::Other })
+    }
+
+    pub(super) fn withdraw(&mut self, (intents, value): Ours<'_>, turn: Turn) -> Executed {
+        self.expire_all(intents, turn);
+        let is_ours = |key: &&Key| self.keys.get(*key).is_some_and(|it| it.holds(value));
+        let ours: Vec<Key> = intents.iter().filter(is_ours).cloned().collect();
+        if !ours.is_empty() {
+            self.check_write(false)?;
+        }
+        ours.iter().for_each(|key| self.take(key, turn));
+        Ok(Answer::Announced)
     }
 
     /// Whether a key has a writer's intent. Only a mutant, a deliberate bug, lets an intent prevent a heal.
@@ -120,12 +119,15 @@ impl Store {
         intents(keys, 0).iter().any(|intent| self.keys.contains_key(intent))
     }
 
-    fn add_reader(
+    pub(super) fn add_reader(
         &mut self,
-        (keys, intents, value): (&Keys, &Keys, &Value),
+        (keys, value): Ours<'_>,
+        intents: &Keys,
         ttl_ms: u64,
         turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Executed {
+        self.expire_all(keys, turn);
+        self.expire_all(intents, turn);
         let all = self.conditions((keys, value), turn);
         if self.is_any_a_reader((keys, value), turn) {
             return Err(FailureKind::SameServer);
@@ -143,11 +145,8 @@ impl Store {
         Ok(Answer::Granted)
     }
 
-    fn remove_reader(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        turn: Turn,
-    ) -> Result<Answer, FailureKind> {
+    pub(super) fn remove_reader(&mut self, (keys, value): Ours<'_>, turn: Turn) -> Executed {
+        self.expire_all(keys, turn);
         let all = self.conditions((keys, value), turn);
         let is_there = |it: &Standing| match it {
             Standing::Writes => !mutant!(WriterStays),
@@ -182,7 +181,7 @@ impl Store {
 
     /// Adds the value to the readers of all keys until `until`. The value ends no earlier than before. Expired readers
     /// are removed.
-    fn read_until(&mut self, (keys, value): (&Keys, &Value), until: i64, turn: Turn) {
+    fn read_until(&mut self, (keys, value): Ours<'_>, until: i64, turn: Turn) {
         for key in &**keys {
             let until = self.end_of(key, value).map_or(until, |end| end.max(until));
             let mut members = match self.keys.get(key).map(|stored| &stored.content) {
@@ -196,7 +195,7 @@ impl Store {
     }
 
     /// Whether the value is a reader's in at least one of the keys, even if that reader has expired.
-    pub(super) fn is_any_a_reader(&self, (keys, value): (&Keys, &Value), turn: Turn) -> bool {
+    pub(super) fn is_any_a_reader(&self, (keys, value): Ours<'_>, turn: Turn) -> bool {
         let all = self.conditions((keys, value), turn);
         all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead))
     }
@@ -234,11 +233,7 @@ impl Store {
     }
 
     /// Returns the answer if some key has this value neither as a reader's nor, during a downgrade, as a writer's.
-    pub(super) fn does_not_read(
-        &self,
-        (keys, value): (&Keys, &Value),
-        turn: Turn,
-    ) -> Option<Answer> {
+    pub(super) fn does_not_read(&self, (keys, value): Ours<'_>, turn: Turn) -> Option<Answer> {
         let all = self.conditions((keys, value), turn);
         if all.contains(&Standing::Foreign) {
             return Some(Answer::Other);
@@ -250,7 +245,7 @@ impl Store {
         (!all.iter().all(reads)).then_some(Answer::Absent)
     }
 
-    fn conditions(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Vec<Standing> {
+    fn conditions(&self, (keys, value): Ours<'_>, turn: Turn) -> Vec<Standing> {
         keys.iter().map(|key| self.standing(key, value, turn)).collect()
     }
 

@@ -67,7 +67,7 @@ fn a_no_is_decided_as_soon_as_a_quorum_is_out_of_reach_also_with_an_even_number_
 }
 
 #[test]
-fn a_late_grant_after_a_yes_raises_the_lease_even_after_its_node_timeout() {
+fn a_late_grant_after_a_yes_raises_the_validity_even_after_its_node_timeout() {
     let mut world = ScriptedWorld::new(3);
     world.set_one_way(2, NODE_TIMEOUT);
     let lock = world.hold(request("k"));
@@ -173,6 +173,29 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
     engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut entropy, &mut out);
     assert_eq!(out, []);
     assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
+}
+
+/// A busy machine keeps the driver from running for longer than a timeout.
+#[test]
+fn news_of_a_connection_counts_before_a_timeout_that_is_due() {
+    let mut engine = Engine::new(Quorum::majority(3).unwrap());
+    let at = |ms: i64| Reading::new(ms * 1_000_000, ms * 1_000_000);
+    let (lock, mut out) = (LockId(1), Vec::new());
+    let mut entropy = |_| (Token::new([1; Token::BYTES]), 0);
+    engine.handle(Event::Acquire { lock, request: once("k") }, at(0), &mut entropy, &mut out);
+    out.clear();
+    let connecting = |node| Event::Connecting { node };
+    let connected = |node| Event::Connected { node };
+    let (first, second) = (NODE_TIMEOUT + 1, CONNECT_TIMEOUT + 3 * NODE_TIMEOUT);
+    let news: [(_, &dyn Fn(NodeId) -> Event); 2] = [(first, &connecting), (second, &connected)];
+    for (late, event) in news {
+        for node in (0..3).map(NodeId::new) {
+            engine.handle(event(node), at(late), &mut entropy, &mut out);
+        }
+        engine.handle(Event::Wake, at(late), &mut entropy, &mut out);
+        assert_eq!(out, [], "the attempt goes on");
+    }
+    assert_eq!(engine.deadline(), Some(at(second + NODE_TIMEOUT).boot()));
 }
 
 #[test]
@@ -332,7 +355,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
 
     let (lock, keys) = (LockId(1000), "k".into());
     let timeout = Duration::from_millis(NODE_TIMEOUT as u64);
-    world.tell(0, Event::Inspect { lock, keys, timeout });
+    world.tell(0, Event::Inspect { lock, keys, timeout, connect_timeout: timeout });
     sleep(&mut world);
     let inspected = world.log().iter().find_map(|(_, _, effect)| match effect {
         Effect::Inspected { nodes, .. } => Some(nodes),

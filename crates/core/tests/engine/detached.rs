@@ -232,6 +232,23 @@ fn readers_and_locks_of_several_keys_are_attached_as_a_whole() {
     world.finish();
 }
 
+/// A node without `b` answers *absent*, and its `a` keeps the old value, which would keep the holder from this node. The
+/// answer may come after the others have decided the attempt.
+#[test]
+fn an_attach_of_several_keys_releases_what_a_node_without_one_of_them_has_left() {
+    for node in 0..3 {
+        let mut world = two_clients(3);
+        world.promise_nothing();
+        let keys = Keys::new(["a".into(), "b".into()]).expect("two keys");
+        let detached = world.detach_new(Request { keys, ..request("a") });
+        world.forget_key(node, "b");
+        let lock = world.acquire_by(1, attach(&detached, automatic("a")));
+        world.run_for(TTL / 2);
+        assert!(world.is_valid(lock) && world.votes(lock) == 3, "node {node} is healed");
+        world.finish();
+    }
+}
+
 #[test]
 fn a_fenced_attach_gets_a_larger_number_in_one_round() {
     let mut world = two_clients(3);

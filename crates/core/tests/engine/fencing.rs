@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use quorlock_core::Wait;
 use quorlock_core::{
-    Command, Counter, Effect, Event, Failure, FailureKind, Holding, LockId, NodeOutcome,
-    NodeReleased, Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
+    AcquireForm, Command, Counter, Effect, Event, Failure, FailureKind, Holding, LockId,
+    NodeOutcome, NodeReleased, Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
 };
 
 use crate::random::seeds;
@@ -42,11 +42,11 @@ fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
 /// The fencing tokens that the attempts of this call proposed to the first node, in order.
 fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
     let proposals = world.log().iter().filter_map(|(_, _, effect)| match effect {
-        Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
-            if ticket.lock == lock =>
-        {
-            Some(*proposal)
-        }
+        Effect::Send {
+            ticket,
+            command: Command::Acquire { form: AcquireForm::Fenced { proposal, .. }, .. },
+            ..
+        } if ticket.lock == lock => Some(*proposal),
         _ => None,
     });
     proposals.collect()
@@ -121,7 +121,7 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
     let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
     assert_eq!([&refusal.nodes[0].said, &refusal.nodes[1].said], [&silent, &NodeOutcome::Granted]);
-    assert!(!world.has(1, "k"), "given back");
+    assert!(!world.has(1, "k"), "released");
     world.finish();
 }
 

@@ -51,10 +51,10 @@ fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
         assert_eq!(validity.remaining(reading), Duration::from_nanos(left));
     }
     world.run_until(TERM - MARGIN - 1);
-    assert!(world.is_valid(lock) && world.engine(0).leases_held() == 1);
+    assert!(world.is_valid(lock) && world.engine(0).locks_held() == 1);
     world.run_for(1);
     assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
-    assert_eq!(world.engine(0).leases_held(), 0);
+    assert_eq!(world.engine(0).locks_held(), 0);
     assert_eq!(world.sent(lock, Verb::Release, 2), [TERM - MARGIN], "released at once");
     world.finish();
 }
@@ -248,7 +248,7 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
             world.run_until(3000);
             assert_eq!(world.sent(lock, Verb::Release, 4), [0; 0]);
             assert_eq!(world.sent(next, Verb::Acquire, 4), [0; 0]);
-            assert_eq!(world.engine(0).leases_held(), 0);
+            assert_eq!(world.engine(0).locks_held(), 0);
             world.release(lock, report);
             world.run_until(3100);
             assert_eq!(world.sent(lock, Verb::Release, 4), [3000]);
@@ -466,18 +466,18 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
 #[test]
 fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     // The first event after the jump is a report of the guard, an answer, a due extension, or a requested extension.
-    for told in [true, false] {
+    for reports in [true, false] {
         let mut world = ScriptedWorld::new(3);
         let lock = world.hold(automatic("k"));
         world.run_until(FIRST_EXTENSION + 1);
         world.step_wall(700);
         assert!(!world.is_valid(lock));
-        if told {
+        if reports {
             world.tell(0, Event::RunOut { lock });
         }
         world.run_for(2);
         let (at, cause) = world.lost(lock).unwrap();
-        assert_eq!(at, if told { 336 } else { 337 });
+        assert_eq!(at, if reports { 336 } else { 337 });
         assert_eq!(cause, LossCause::ClockJumped);
         world.finish();
     }

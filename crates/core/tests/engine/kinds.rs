@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quorlock_core::Wait;
 use quorlock_core::{
-    Command, Delay, Effect, Event, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode,
-    NodeId, Quorum, RefusalKind, Request, Verb,
+    AcquireForm, Command, Delay, Effect, Event, Extended, FailureKind, Key, Keys, LockId,
+    LossCause, Mode, NodeId, Quorum, RefusalKind, Request, Verb,
 };
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, request, waiting};
@@ -127,7 +127,7 @@ fn one_key_that_is_gone_takes_the_vote_and_healing_brings_it_back() {
     world.run_for(20);
     assert!(world.lost(both).is_some_and(|(_, cause)| cause == LossCause::KeyGone));
     world.run_for(50);
-    assert!((0..5).all(|node| !world.has(node, "a") && !world.has(node, "b")), "all given back");
+    assert!((0..5).all(|node| !world.has(node, "a") && !world.has(node, "b")), "all released");
     world.finish();
 }
 
@@ -230,7 +230,9 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut attempts = [0, 0];
     for (_, command) in world.orders(0) {
         match command {
-            Command::Acquire { keys, .. } => attempts[keys.len() - 1] += 1,
+            Command::Acquire { keys, form: AcquireForm::Plain, .. } => {
+                attempts[keys.len() - 1] += 1
+            }
             Command::Withdraw { intents, .. } => assert!(!intents.contains(&ours)),
             _ => {}
         }

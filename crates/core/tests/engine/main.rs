@@ -22,7 +22,7 @@
 //! | S18 a fencing token is shown only after a quorum has recorded exactly it * | `fencing` |
 //! | S20 exact arithmetic | `fencing`: the largest numbers |
 //! | S23 storing a lost vote again never lowers a counter | `fencing` |
-//! | S24 two guards never share a lease * | `waiting`: the local queue |
+//! | S24 two guards never share a lock * | `waiting`: the local queue |
 //! | S25 a call may end at any point * | `waiting`: cancelled in every phase |
 //! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |
 

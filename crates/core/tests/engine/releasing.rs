@@ -98,7 +98,7 @@ fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) -> Outcome 
     }
 }
 
-fn told(said: Reply, voted: bool) -> NodeReleased {
+fn reported(said: Reply, voted: bool) -> NodeReleased {
     match said {
         Reply::Deleted => NodeReleased::Deleted,
         Reply::Absent if voted => NodeReleased::LostEarly,
@@ -153,13 +153,58 @@ fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, sa
     }
     held.tell(Event::Wake, now + NODE_TIMEOUT);
     reports.extend(held.reports());
+    // The caller of a valid lock waits for a quorum until the lock is over.
+    held.tell(Event::Wake, now.max(TERM));
+    reports.extend(held.reports());
     let nodes = quorum.node_ids().zip(heard);
     let expected = ReleaseReport {
         handed_over: false,
         outcome: expected(quorum, voted, valid, said),
-        nodes: nodes.map(|(node, said)| told(said, is_in(voted, node))).collect(),
+        nodes: nodes.map(|(node, said)| reported(said, is_in(voted, node))).collect(),
     };
     assert_eq!(reports, [expected], "{quorum:?} {voted:b} valid {valid} {said:?}");
+}
+
+/// The answer to the first release is lost with the connection, so the next one may find the key deleted.
+#[test]
+fn a_node_that_may_have_deleted_the_key_does_not_prove_that_the_lock_was_lost() {
+    let quorum = Quorum::majority(3).unwrap();
+    let mut held = Held::with_votes_of(quorum, 0b111);
+    held.tell(Event::Release { lock: LOCK, report: true }, 10);
+    let lost = || Answer::Failed(Failure::new(FailureKind::Unreachable));
+    for (node, answer) in [(0, Answer::Deleted), (1, lost()), (2, lost())] {
+        held.answer(NodeId::new(node), Verb::Release, 2, answer, 10);
+    }
+    held.tell(Event::Wake, 200);
+    for (node, answer) in [(1, Answer::Absent), (2, Answer::Other)] {
+        held.answer(NodeId::new(node), Verb::Release, 2, answer, 210);
+    }
+    held.tell(Event::Wake, 210 + NODE_TIMEOUT);
+    let reports = held.reports();
+    let [ReleaseReport { outcome: Outcome::Unknown, nodes, .. }] = &reports[..] else {
+        panic!("{reports:?}")
+    };
+    let failed = NodeReleased::Failed(Failure::new(FailureKind::Unreachable));
+    assert_eq!(nodes[..], [NodeReleased::Deleted, failed.clone(), failed]);
+    assert_eq!(held.engine.releases_owed(), 0, "the keys are gone");
+}
+
+#[test]
+fn a_release_is_reported_when_the_lock_is_over_although_connections_break_again_and_again() {
+    let mut held = Held::with_votes_of(Quorum::majority(3).unwrap(), 0b111);
+    held.tell(Event::Release { lock: LOCK, report: true }, 10);
+    held.answer(NodeId::new(0), Verb::Release, 2, Answer::Deleted, 10);
+    let reported_at = (10..TERM).step_by(50).find(|now| {
+        for node in [1, 2].map(NodeId::new) {
+            held.tell(Event::Connecting { node }, *now);
+            held.tell(Event::Connected { node }, *now);
+            let lost = Answer::Failed(Failure::new(FailureKind::Unreachable));
+            held.answer(node, Verb::Release, 2, lost, *now);
+        }
+        held.tell(Event::Wake, *now + 49);
+        !held.reports().is_empty()
+    });
+    assert_eq!(reported_at, Some(960), "at the end of the validity");
 }
 
 #[test]
@@ -172,7 +217,7 @@ fn a_release_of_what_is_not_held_says_expired_and_sends_nothing() {
 }
 
 #[test]
-fn a_lost_lock_that_is_given_back_says_so_and_never_touches_anothers_key() {
+fn a_lost_lock_that_is_released_says_so_and_never_touches_anothers_key() {
     let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(2000);
@@ -375,11 +420,11 @@ fn beyond_a_bound_the_oldest_release_is_dropped_and_reported() {
         engine.handle(Event::Release { lock, report: true }, at(0), &mut entropy, &mut out);
     }
     assert_eq!(engine.releases_owed() as u64, MANY);
-    let told = |effect: &Effect| {
+    let is_report = |effect: &Effect| {
         matches!(effect, Effect::Released { lock: LockId(0), report }
         if report.outcome == Outcome::Unknown)
     };
-    assert!(out.iter().any(told), "{out:?}");
+    assert!(out.iter().any(is_report), "{out:?}");
 }
 
 #[test]
@@ -426,10 +471,13 @@ fn an_inspection_reports_every_answer_and_changes_nothing() {
     world.freeze(2, true);
     let lock = LockId(1000);
     let timeout = Duration::from_millis(30);
-    world.tell(0, Event::Inspect { lock, keys: "k".into(), timeout });
+    world.tell(
+        0,
+        Event::Inspect { lock, keys: "k".into(), timeout, connect_timeout: Duration::ZERO },
+    );
     world.run_for(100);
     let inspected = world.log().iter().find_map(|(at, _, effect)| match effect {
-        Effect::Inspected { lock: LockId(1000), nodes } => Some((*at, nodes)),
+        Effect::Inspected { lock: LockId(1000), nodes, .. } => Some((*at, nodes)),
         _ => None,
     });
     let (at, nodes) = inspected.unwrap();
@@ -441,7 +489,10 @@ fn an_inspection_reports_every_answer_and_changes_nothing() {
     assert_eq!(nodes[2].said, NodeOutcome::Nothing);
     assert!(world.is_valid(holder));
     let lock = LockId(1001);
-    world.tell(0, Event::Inspect { lock, keys: "k".into(), timeout });
+    world.tell(
+        0,
+        Event::Inspect { lock, keys: "k".into(), timeout, connect_timeout: Duration::ZERO },
+    );
     world.tell(0, Event::Cancel { lock });
     world.finish();
 }

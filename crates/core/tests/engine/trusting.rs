@@ -3,6 +3,7 @@
 
 mod beginnings;
 mod refused;
+mod rivals;
 mod waiting_out;
 
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
 }
 
 /// The number of times that the first client has asked a node for its evidence (`INFO` and the marker).
-fn looks(world: &ScriptedWorld) -> usize {
+fn examinations(world: &ScriptedWorld) -> usize {
     world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
 
@@ -191,7 +192,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
         text,
         "quarantined: is new under these settings, or has lost its data; its votes count in 13 s"
     );
-    assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
+    assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are released");
 
     // A call whose wait is shorter than the quarantine fails at once and sends no acquire command.
     let asked = asked_for_votes(&world, 0);

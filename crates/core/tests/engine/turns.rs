@@ -157,7 +157,7 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     assert!(kinds.contains(&RefusalKind::NoQuorum), "calls that had a turn report the nodes");
 }
 
-/// The first node pushes every 5 ms that a key was released, as it would if other waiting calls gave back its vote. The
+/// The first node pushes every 5 ms that a key was released, as it would if other waiting calls released its vote. The
 /// last two nodes fail, so there is no quorum, and these pushes must not wake the call.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
@@ -216,7 +216,8 @@ fn by_the_end_of_a_wait_the_dead_have_failed() {
     let lock = world.acquire(waiting("k", 1_000));
     world.run_until(1_200);
     assert_eq!(world.refused(lock).expect("it is over").1.kind, RefusalKind::NoQuorum);
-    let told = world.log().iter().any(|(_, _, effect)| matches!(effect, Effect::Waiting { .. }));
-    assert!(told);
+    let is_reported =
+        world.log().iter().any(|(_, _, effect)| matches!(effect, Effect::Waiting { .. }));
+    assert!(is_reported);
     world.finish();
 }

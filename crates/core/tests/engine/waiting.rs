@@ -2,7 +2,7 @@
 
 mod backoff;
 mod gaps;
-mod told;
+mod pushes;
 
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ fn the_wait_ends_in_the_queue() {
 }
 
 #[test]
-fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
+fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_released() {
     let mut world = ScriptedWorld::new(3);
     world.freeze(1, true);
     world.connecting(2);

@@ -27,7 +27,7 @@ use ledger::Ledger;
 async fn main() -> Result<(), Box<dyn Error>> {
     let builder = match std::env::var_os("QUORLOCK_NODES") {
         Some(_) => ClientBuilder::from_env()?,
-        None => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
+        None => Client::builder().memory_nodes(["a", "b", "c"].map(MemoryNode::new)),
     };
     let client = builder.options(LockOptions::new().process_owner("service example")).build()?;
     let listener = TcpListener::bind("127.0.0.1:8080").await?;

@@ -11,7 +11,6 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use quorlock::node::NodeState;
 use quorlock::{AcquireError, Client, FencedGuard, HoldError, LockOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -163,7 +162,6 @@ async fn health(State(app): State<Arc<App>>) -> (StatusCode, String) {
     for node in &stats.nodes {
         let _ = writeln!(text, "node {}: {:?}, {}", node.name, node.state, node.trust_state);
     }
-    let up = stats.nodes.iter().filter(|node| node.state == NodeState::Up).count();
-    let is_well = up > stats.nodes.len() / 2;
+    let is_well = stats.nodes.iter().filter(|node| node.would_vote).count() >= stats.quorum;
     (if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }

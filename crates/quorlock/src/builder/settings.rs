@@ -3,20 +3,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
 use quorlock_core::{NodeId, NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
 
 use super::ClientBuilder;
 use crate::client::Client;
+use crate::client::context::{ClientContext, Names};
 use crate::client::state::ClientState;
 use crate::clock::Clock;
-use crate::common::{Common, Names};
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
+use crate::init_command::InitCommand;
 use crate::lease::ClusterId;
-use crate::node::{ClientNode, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::node::redis::Silence;
+use crate::node::secret::SecretFile;
+use crate::node::{
+    ClientNode, MemoryNode, NodeConfig, NodeConfigError, OnWarning, Provider, RedisNode, Tls,
+};
 use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
@@ -24,26 +28,33 @@ use crate::own_thread::OwnThread;
 #[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// The servers. An error is kept until [`build`](Self::build), because the builder's methods return no errors.
-    pub(super) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
-    /// The nodes that are not servers. In the client's list they follow the servers.
-    pub(super) custom: Vec<Arc<dyn Node>>,
+    pub(crate) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
+    /// Whether another program finds the list of the nodes where this one has found it: in the environment or a file.
+    pub(crate) nodes_are_set: bool,
+    /// In the client's list these nodes follow the servers.
+    pub(crate) memory_nodes: Vec<MemoryNode>,
     /// `None`: the majority of the nodes.
-    pub(super) quorum: Option<usize>,
-    pub(super) prefix: String,
-    pub(super) options: LockOptions,
-    pub(super) times: ClientTimes,
-    pub(super) tls: Option<Tls>,
-    pub(super) tls_server_name: Option<String>,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) clock: Clock,
-    pub(super) own_thread: bool,
-    pub(super) trust: Trust,
+    pub(crate) quorum: Option<usize>,
+    pub(crate) prefix: String,
+    pub(crate) options: LockOptions,
+    pub(crate) times: ClientTimes,
+    pub(crate) tls: Option<Tls>,
+    /// A client's certificate whose key is not known yet.
+    pub(crate) tls_cert: Option<SecretFile>,
+    pub(crate) tls_server_name: Option<String>,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    /// The source of the password. It has precedence over `password`.
+    pub(crate) credentials: Option<Provider>,
+    pub(crate) on_warning: Option<OnWarning>,
+    pub(crate) clock: Clock,
+    pub(crate) own_thread: bool,
+    pub(crate) trust: Trust,
 }
 
 /// How the client treats nodes that may have lost their data.
-#[derive(Clone, Default)]
-pub(super) struct Trust {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trust {
     pub(super) guard: RestartGuard,
     /// Whether the client acquires no locks. It then only reads the nodes, so it needs no votes.
     pub(super) only_inspects: bool,
@@ -59,6 +70,9 @@ impl Settings {
         let quorum = self.quorum_of(nodes.len())?;
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
         let rules = self.rules(quorum, &names)?;
+        // A node in memory has no URL, so no command changes it.
+        let has_urls = self.memory_nodes.is_empty();
+        let init = has_urls.then(|| InitCommand::of(&self, quorum, &rules.cluster).into());
         let metrics = Arc::new(Metrics::new(nodes.len(), self.trust.guard));
         let thread = match self.own_thread {
             true => Some(OwnThread::new().map_err(no_thread)?),
@@ -67,17 +81,19 @@ impl Settings {
         let (handle, commands) =
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
         let (clock, max_ttl) = (self.clock, self.times.max_ttl);
+        let takes_locks = !self.trust.only_inspects;
         let cluster = ClusterId::of(quorum, &nodes, &self.prefix);
         let prefix = self.prefix.into();
-        let common = Arc::new(Common { driver: handle, names, clock, prefix, cluster });
+        let context =
+            Arc::new(ClientContext { driver: handle, names, clock, prefix, cluster, init });
         // A closure, because the driver is created on the runtime that runs it. The driver has no reference to
-        // `common`, because such a reference would keep the client alive.
+        // `context`, because such a reference would keep the client alive.
         let run_driver = {
             let nodes = nodes.clone();
             let metrics = metrics.clone();
             move || {
                 let times = (clock, max_ttl);
-                Driver::new((quorum, rules), &nodes, metrics, commands, times).run()
+                Driver::new((quorum, rules, takes_locks), &nodes, metrics, commands, times).run()
             }
         };
         if let Some(thread) = thread {
@@ -88,13 +104,12 @@ impl Settings {
             runtime.spawn(async move { run_driver().await });
         }
         Ok(Client::new(ClientState {
-            common,
+            context,
             quorum,
             options: self.options,
             times: self.times,
             timing,
             nodes,
-            servers: self.nodes.len(),
             metrics,
             next_lock: AtomicU64::new(1),
         }))
@@ -165,42 +180,41 @@ impl Settings {
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<ClientNode>, BuildError> {
         let servers = self.make_servers(timing)?.into_iter().map(ClientNode::Server);
-        let custom = self.custom.iter().cloned().map(ClientNode::Custom);
-        let nodes: Vec<_> = servers.chain(custom).collect();
-        check_names(nodes.iter().map(|node| node.name()))?;
+        let memory_nodes = self.memory_nodes.iter().cloned().map(ClientNode::Memory);
+        let nodes: Vec<_> = servers.chain(memory_nodes).collect();
+        check_names(nodes.iter().map(ClientNode::name))?;
         Ok(nodes)
     }
 
     pub(super) fn make_servers(&self, timing: &Timing) -> Result<Vec<RedisNode>, BuildError> {
         let mut addresses = BTreeSet::new();
         let mut servers = Vec::new();
+        // All nodes share one TLS configuration, and so also the system's roots.
+        let tls = self.tls.clone().unwrap_or_default();
         for config in &self.nodes {
-            let config = self.complete(config.clone()?);
+            let config = self.complete(config.clone()?).tls_unless_set(&tls);
             if !addresses.insert(config.address()) {
                 return Err(BuildError::DuplicateAddress { address: config.address() });
             }
             let connect_timeout = self.times.connect_timeout;
-            // No round trip has been observed yet, so it counts as zero.
-            let node_timeout = timing.node_timeout(Duration::ZERO);
-            // After one node timeout an attempt stops waiting for the server. After three of them the server is
-            // suspended (`quorlock_core::Supervisor`), so one late answer does not suspend it.
-            let silence = 3 * node_timeout;
-            servers.push(RedisNode::of_client(config, connect_timeout, silence)?);
+            let silence = Silence::of(timing);
+            servers.push(RedisNode::new(config, connect_timeout, silence)?);
         }
         Ok(servers)
     }
 
     /// Completes a node's configuration with the settings for all nodes: the username replaces that of the URL.
-    /// TLS, its server name and the password apply only to a node that has none of its own.
+    /// The server name of TLS and the password apply only to a node that has none of its own.
     fn complete(&self, mut config: NodeConfig) -> NodeConfig {
-        if let Some(tls) = &self.tls {
-            config = config.tls_unless_set(tls);
-        }
+        config = config.warns(self.on_warning.clone());
         if let Some(name) = &self.tls_server_name {
             config = config.tls_server_name_unless_set(name);
         }
         if let Some(username) = &self.username {
             config = config.username(username);
+        }
+        if let Some(credentials) = &self.credentials {
+            config = config.credentials_unless_set(credentials);
         }
         match &self.password {
             Some(password) if !config.has_password() => config.password(password),

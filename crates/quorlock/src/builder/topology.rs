@@ -6,15 +6,16 @@ use quorlock_core::{Key, Quorum, Rules, Timing};
 
 use super::ClientBuilder;
 use super::settings::{Settings, check_names};
-use crate::common::Names;
+use crate::client::context::Names;
 use crate::error::BuildError;
-use crate::node::{Node as _, NodeConfig, RedisNode};
+use crate::init_command::InitCommand;
+use crate::node::{NodeConfig, RedisNode};
 use crate::own_keys::{counter, nonce, own_key};
 
 /// The servers that a client with these settings would use, and its rules for their votes.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// The servers in the order of the list, without the custom nodes.
+    /// The servers in the order of the list, without the nodes in memory.
     pub servers: Vec<RedisNode>,
     /// The number of nodes that must grant a lock.
     pub quorum: Quorum,
@@ -22,6 +23,10 @@ pub struct Topology {
     pub rules: Rules,
     /// The prefix of every key.
     pub prefix: Arc<str>,
+    /// The times of a lock with the default options.
+    pub timing: Timing,
+    /// The command that gives the nodes these settings.
+    pub init: InitCommand,
 }
 
 impl Topology {
@@ -38,10 +43,12 @@ impl Topology {
         let quorum = settings.quorum_of(servers.len())?;
         let names: Names = servers.iter().map(|server| server.name().into()).collect();
         let rules = settings.rules(quorum, &names)?;
-        Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })
+        let init = InitCommand::of(settings, quorum, &rules.cluster);
+        Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into(), timing, init })
     }
 
-    /// Makes servers from `nodes` instead of the builder's list, with the log-in and the certificates of the builder.
+    /// Makes servers from `nodes` instead of the builder's list, with the log-in and the certificates of the builder. A
+    /// node without a log-in gets that of the URLs in the builder's list if they all have the same.
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
@@ -50,7 +57,16 @@ impl Topology {
         nodes: &[NodeConfig],
     ) -> Result<Vec<RedisNode>, BuildError> {
         let mut settings = builder.settings.clone();
-        settings.nodes = nodes.iter().cloned().map(Ok).collect();
+        let listed = settings.nodes;
+        let log_in = |node: NodeConfig| match listed.split_first() {
+            Some((Ok(first), rest))
+                if rest.iter().flatten().all(|other| other.has_log_in_of(first)) =>
+            {
+                node.log_in_unless_set(first)
+            }
+            _ => node,
+        };
+        settings.nodes = nodes.iter().cloned().map(log_in).map(Ok).collect();
         settings.make_servers(&timing(&settings)?)
     }
 

@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::Client;
 use crate::acquire::Acquire;
+use crate::client::context::ClientContext;
 use crate::clock::Clock;
-use crate::common::Common;
 use crate::driver::{EntryExtended, ReplyTo};
 use crate::error::{InvalidRequest, LeaseError, NodeAnswer};
 use crate::guard::{FencedGuard, Released};
@@ -75,7 +75,8 @@ impl Client {
     /// of the earlier lease can still release the lock.
     ///
     /// The new end follows from the confirmations of this call alone. Nodes that lost the lock do not store it again. Takes
-    /// one round trip, or one node timeout if nodes do not answer.
+    /// one round trip, or one node timeout if nodes do not answer. A node that is being connected to is awaited for the
+    /// connect timeout as well.
     ///
     /// # Errors
     /// [`LeaseError`]. After [`LeaseError::Unconfirmed`] the lock may be held until the end of `lease`, or longer.
@@ -103,15 +104,16 @@ impl Client {
         let (client, mut lease) = (self.clone(), lease.clone());
         Ok(extended.map(move |extended| {
             let validity = client.confirmed(&lease.resources, extended)?;
-            let now = client.state.common.clock.now();
-            lease.end = LeaseEnd::new(client.state.common.clock, now, validity.remaining(now));
+            let now = client.state.context.clock.now();
+            lease.end = LeaseEnd::new(client.state.context.clock, now, validity.remaining(now));
             Ok(lease)
         }))
     }
 
     /// Releases the lock of a lease on every node. A lock that expired or was released before is not an error.
     ///
-    /// The client sends the release again to a node that did not answer.
+    /// Waits for nodes that are being connected to, and until a quorum has confirmed, as the release of a guard does
+    /// ([`Guard::release`](crate::Guard::release)).
     ///
     /// # Errors
     /// [`LeaseError::OtherCluster`] if the lease is of other nodes. No command about the lock is sent then.
@@ -129,8 +131,9 @@ impl Client {
     ) -> Result<impl Future<Output = Released> + Send + Unpin + use<>, LeaseError> {
         self.accepts(lease)?;
         let entry = self.entry_of(lease)?;
-        let was_valid = lease.may_be_held();
-        Ok(self.release_entry(entry, was_valid))
+        // A keeper extends the lock without a new text, so the lock may be held until the end of a whole ttl.
+        let left = if lease.keeper.is_some() { lease.ttl } else { lease.remaining() };
+        Ok(self.release_entry(entry, left))
     }
 
     /// Asks the nodes to prolong their votes for a lock without a guard: that of a lease, or one named by its value.
@@ -141,19 +144,19 @@ impl Client {
     ) -> impl Future<Output = Option<EntryExtended>> + Send + Unpin + use<> {
         let (reply, extended) = oneshot::channel();
         let event = Event::ExtendEntry { lock: self.state.new_lock(), entry, counter };
-        self.state.common.driver.send_and_drive(event, ReplyTo::ExtendEntry(reply));
+        self.state.context.driver.send_and_drive(event, ReplyTo::ExtendEntry(reply));
         extended.map(Result::ok)
     }
 
     pub(super) fn release_entry(
         &self,
         entry: EntryOf,
-        was_valid: bool,
+        valid_for: Duration,
     ) -> impl Future<Output = Released> + Send + Unpin + use<> {
         let (reply, released) = oneshot::channel();
-        let event = Event::ReleaseEntry { lock: self.state.new_lock(), entry, was_valid };
-        self.state.common.driver.send_and_drive(event, ReplyTo::ReleaseEntry(reply));
-        let names = self.state.common.names.clone();
+        let event = Event::ReleaseEntry { lock: self.state.new_lock(), entry, valid_for };
+        self.state.context.driver.send_and_drive(event, ReplyTo::ReleaseEntry(reply));
+        let names = self.state.context.names.clone();
         released.map(move |report| Released::of_report(report.ok(), names))
     }
 
@@ -169,7 +172,7 @@ impl Client {
         };
         validity.ok_or_else(|| {
             let several = Some(resources).filter(|it| it.single().is_none());
-            let nodes = NodeAnswer::all(&self.state.common.names, several, results);
+            let nodes = NodeAnswer::all(&self.state.context.names, several, results);
             LeaseError::unconfirmed(resource, self.state.quorum, nodes)
         })
     }
@@ -177,7 +180,7 @@ impl Client {
     /// The lock of a lease for the engine: its keys and value, its times, and the nodes whose votes do not count.
     fn entry_of(&self, lease: &Lease) -> Result<EntryOf, InvalidRequest> {
         let origin = lease.taken.as_ref().map_or(Origin::Absent, |value| {
-            let nonce_key = nonce(&self.state.common.prefix, &lease.resources[0]);
+            let nonce_key = nonce(&self.state.context.prefix, &lease.resources[0]);
             Origin::Taken(Arc::new(TakenFrom { value: value.clone(), nonce_key, by_value: false }))
         });
         let keys = self.state.keys(&lease.resources)?;
@@ -192,7 +195,7 @@ impl Client {
     /// [`LeaseError::OtherCluster`].
     pub fn accepts(&self, lease: &Lease) -> Result<(), LeaseError> {
         let resource = lease.title.clone();
-        match lease.cluster.difference(&self.state.common.cluster) {
+        match lease.cluster.difference(&self.state.context.cluster) {
             None => Ok(()),
             Some(difference) => Err(LeaseError::OtherCluster { resource, difference }),
         }
@@ -214,13 +217,13 @@ impl Client {
 impl Lease {
     /// The lease of a detached lock.
     pub(crate) fn new(
-        common: &Common,
+        context: &ClientContext,
         title: Arc<str>,
         detached: Detached,
         fencing_token: Option<NonZeroU64>,
     ) -> Self {
         let Detached { entry, ttl, validity, unanswered, hold_until } = detached;
-        let now = common.clock.now();
+        let now = context.clock.now();
         let kind = match (&entry.origin, entry.mode, fencing_token) {
             (Origin::Taken(_), ..) => LeaseKind::Taken,
             (_, Mode::Shared, _) => LeaseKind::Shared,
@@ -231,7 +234,7 @@ impl Lease {
             Origin::Taken(from) => Some(from.value.clone()),
             Origin::Absent | Origin::Detached(_) => None,
         };
-        let name = |key: &Key| key.strip_prefix(&*common.prefix).unwrap_or(key).into();
+        let name = |key: &Key| key.strip_prefix(&*context.prefix).unwrap_or(key).into();
         let hold_left = hold_until.remaining(now);
         Self {
             kind,
@@ -240,10 +243,10 @@ impl Lease {
             value: entry.value,
             taken,
             ttl,
-            end: LeaseEnd::new(common.clock, now, validity.remaining(now)),
+            end: LeaseEnd::new(context.clock, now, validity.remaining(now)),
             hold_until_ms: unix_ms().saturating_add(millis(hold_left)),
             unanswered,
-            cluster: common.cluster,
+            cluster: context.cluster,
             fencing_token: fencing_token.filter(|_| kind == LeaseKind::Fenced),
             keeper: None,
         }

@@ -36,7 +36,7 @@ type Connection = Option<AdminConnection>;
 /// # async fn work() -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::{Duration, SystemTime};
 /// # use quorlock::{Client, legacy::TimestampLock};
-/// let client = Client::builder().nodes(["redis://10.0.0.1"]).build()?;
+/// let client = Client::builder().nodes(["a=redis://10.0.0.1"]).build()?;
 /// let lock = TimestampLock::new(&client, "lock.foo", Duration::from_secs(10))?;
 /// let guard = lock.try_acquire(SystemTime::now()).await?;
 /// // … work for less than ten seconds …

@@ -4,45 +4,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Counter, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Timing};
+use quorlock_core::{Counter, Keys, LockId, Quorum, Timing};
 
-use crate::common::Common;
+use crate::client::context::ClientContext;
 use crate::driver::Metrics;
-use crate::error::{Impatient, InvalidRequest};
+use crate::error::InvalidRequest;
 use crate::node::ClientNode;
 use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{MARKER, RESERVED, counter, own_key};
 
 pub(crate) struct ClientState {
-    pub(crate) common: Arc<Common>,
+    pub(crate) context: Arc<ClientContext>,
     pub(crate) quorum: Quorum,
     pub(crate) options: LockOptions,
     pub(crate) times: ClientTimes,
     /// The times of `options`. They are checked, and fit each other.
     pub(crate) timing: Timing,
     pub(crate) nodes: Vec<ClientNode>,
-    /// Number of servers, which come first in `nodes`; the custom nodes follow.
-    pub(crate) servers: usize,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) next_lock: AtomicU64,
 }
 
 impl ClientState {
-    /// The first node that did not answer in time and has a usual round trip above the node timeout, if any.
-    pub(crate) fn impatient(
-        &self,
-        node_timeout: Duration,
-        results: &[NodeResult],
-    ) -> Option<Impatient> {
-        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(results);
-        nodes.into_iter().find_map(|((node, metrics), report)| {
-            let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
-            let silent = matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
-            (silent && round_trip > node_timeout)
-                .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
-        })
-    }
-
     /// The times of a lock with this ttl. The client's options set its other times.
     pub(crate) fn timing_with(&self, ttl: Duration) -> Result<Timing, InvalidRequest> {
         let options = LockOptions::new().ttl(ttl).max_hold(HOLD_MAX).or(&self.options);
@@ -60,10 +43,10 @@ impl ClientState {
 
     /// The keys of resources whose names have been checked. Without a prefix, a clone of the names.
     pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
-        if self.common.prefix.is_empty() {
+        if self.context.prefix.is_empty() {
             return Ok(resources.clone());
         }
-        let keys = resources.map(|resource| format!("{}{resource}", self.common.prefix).into());
+        let keys = resources.map(|resource| format!("{}{resource}", self.context.prefix).into());
         // The prefix may end with `quor`, and the name begin with `lock:`. So the whole key is checked.
         match keys.iter().any(|key| key.contains(RESERVED)) {
             true => Err(InvalidRequest::ResourceReserved),
@@ -74,7 +57,7 @@ impl ClientState {
     /// The counter of the lock's fencing tokens. A counter that expired while the lock is held would start again at one,
     /// so its ttl is much longer than a hold.
     pub(crate) fn counter(&self, resources: &Keys, max_hold: Duration) -> Counter {
-        let prefix = &self.common.prefix;
+        let prefix = &self.context.prefix;
         let ttl = (2 * max_hold.min(HOLD_MAX)).max(COUNTER_TTL_MIN);
         Counter {
             keys: resources.map(|resource| counter(prefix, resource)),

@@ -58,7 +58,7 @@ impl Client {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
     /// # use quorlock::{Client, Query, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
     /// let ttl = Duration::from_secs(10);
     /// let taken = client.take("orders", "worker-7", ttl).await?;
     /// assert_eq!(client.query("orders").await?, Query::Value(b"worker-7".into()));
@@ -114,7 +114,7 @@ impl Client {
         let client = self.clone();
         Ok(extended.map(move |extended| {
             let validity = client.confirmed(&keys, extended)?;
-            Ok(validity.remaining(client.state.common.clock.now()))
+            Ok(validity.remaining(client.state.context.clock.now()))
         }))
     }
 
@@ -145,8 +145,9 @@ impl Client {
         resource: &str,
         value: &[u8],
     ) -> Result<impl Future<Output = Released> + Send + Unpin + use<>, InvalidRequest> {
-        let (_, entry) = self.entry_by_value(resource, value, self.state.times.max_ttl)?;
-        Ok(self.release_entry(entry, true))
+        let max_ttl = self.state.times.max_ttl;
+        let (_, entry) = self.entry_by_value(resource, value, max_ttl)?;
+        Ok(self.release_entry(entry, max_ttl))
     }
 
     /// Reads the value of the lock on a resource, as `LockQuery` of StackExchange.Redis does. The result may be out of
@@ -170,7 +171,7 @@ impl Client {
     }
 
     fn origin_of(&self, resource: &str, value: Value, by_value: bool) -> Origin {
-        let nonce_key = nonce(&self.state.common.prefix, resource);
+        let nonce_key = nonce(&self.state.context.prefix, resource);
         Origin::Taken(Arc::new(TakenFrom { value, nonce_key, by_value }))
     }
 

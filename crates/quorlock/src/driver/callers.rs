@@ -5,29 +5,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use quorlock_core::{
-    Detached, Event, Extended, Hold, LockId, LossCause, NodeResult, ReleaseReport, Validity,
+    AttemptReport, Detached, Event, Extended, Failure, Hold, LockId, LossCause, NodeResult,
+    Refusal, ReleaseReport, Validity,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use super::ReplyTo;
-use crate::guard::{DriverSide, GuardToken, LockCell, Stage};
+use crate::guard::{DriverSide, GuardToken, LockCell, Reply, Stage};
 
 #[derive(Default)]
 pub(super) struct Callers {
-    pub(super) locks: ByLock<DriverSide>,
+    locks: ByLock<DriverSide>,
     /// Number of entries of `locks` at the stage `Held`.
     locks_held: usize,
-    pub(super) extends: ByLock<Vec<oneshot::Sender<Extended>>>,
-    pub(super) inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
+    extends: ByLock<Vec<oneshot::Sender<Extended>>>,
+    pub(super) inspections: ByLock<oneshot::Sender<Inspected>>,
     pub(super) detaching: ByLock<oneshot::Sender<Option<Box<Detached>>>>,
     pub(super) entry_extensions: ByLock<oneshot::Sender<EntryExtended>>,
-    pub(super) entry_releases: ByLock<oneshot::Sender<ReleaseReport>>,
-    pub(super) closing: Vec<oneshot::Sender<()>>,
+    entry_releases: ByLock<oneshot::Sender<ReleaseReport>>,
+    closing: Vec<oneshot::Sender<()>>,
     /// Number of callers that received a lock or the outcome of a release in this tick.
-    pub(super) notified: usize,
-    pub(super) drained: bool,
+    notified: usize,
+    drained: bool,
 }
+
+/// Each node's answer to an inspection, and the reason why its answer that the lock is free does not count.
+pub(crate) type Inspected = (Vec<NodeResult>, Vec<Option<Failure>>);
 
 /// The validity of the votes that a quorum prolonged (`None` without a quorum), and the answer of each node.
 pub(crate) type EntryExtended = (Option<Validity>, Vec<NodeResult>);
@@ -85,6 +89,7 @@ impl Callers {
         }
     }
 
+    #[inline]
     pub(super) fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
         let Some(side) = self.locks.get_mut(&lock) else { return };
         self.notified += 1;
@@ -93,15 +98,54 @@ impl Callers {
             return;
         };
         self.locks_held += 1;
-        if let Some(untaken) = side.grant(guard, hold)
-            && mutant!(UntakenForgotten)
-        {
-            std::mem::forget(untaken);
+        // A guard that no caller takes is dropped here, which releases its lock.
+        drop(side.grant(guard, hold));
+    }
+
+    pub(super) fn refuse(&mut self, lock: LockId, refusal: Refusal) {
+        if let Some(side) = self.locks.remove(&lock) {
+            side.finish(Reply::Refused(Box::new(refusal)));
         }
     }
 
-    pub(super) fn held(&self, lock: LockId) -> Option<&Arc<LockCell>> {
-        self.locks.get(&lock).filter(|side| side.stage == Stage::Held).map(|side| &**side)
+    /// Reports a failed attempt to a caller that waits for its lock and wants such reports.
+    pub(super) fn report(&self, lock: LockId, report: AttemptReport) {
+        if let Some(DriverSide { progress: Some(progress), .. }) = self.locks.get(&lock) {
+            progress(report);
+        }
+    }
+
+    pub(super) fn reply_extended(&mut self, lock: LockId, outcome: &Extended) {
+        for receiver in self.extends.remove(&lock).into_iter().flatten() {
+            // An error means that the caller is gone.
+            let _ = receiver.send(outcome.clone());
+        }
+    }
+
+    #[inline]
+    pub(super) fn reply_released(&mut self, lock: LockId, report: ReleaseReport) {
+        if let Some(side) = self.locks.remove(&lock) {
+            self.notified += 1;
+            side.finish(Reply::Released(report));
+        } else {
+            reply(&mut self.entry_releases, lock, report);
+        }
+    }
+
+    /// Notes that the client was shut down and owes no release.
+    pub(super) fn reply_closed(&mut self) {
+        self.drained = true;
+        for receiver in self.closing.drain(..) {
+            let _ = receiver.send(());
+        }
+    }
+
+    /// Changes the hold of a lock that a guard has.
+    #[inline]
+    pub(super) fn held(&self, lock: LockId, change: impl FnOnce(&LockCell)) {
+        if let Some(side) = self.locks.get(&lock).filter(|side| side.stage == Stage::Held) {
+            change(side);
+        }
     }
 
     fn all_held(&self) -> impl Iterator<Item = &Arc<LockCell>> {
@@ -142,5 +186,12 @@ impl Callers {
     /// Whether the client was shut down and owes no release.
     pub(super) fn is_drained(&self) -> bool {
         self.drained
+    }
+}
+
+/// Sends a reply to the caller that waits for it. If the caller is gone, the reply is dropped.
+pub(super) fn reply<T>(receivers: &mut ByLock<oneshot::Sender<T>>, lock: LockId, reply: T) {
+    if let Some(receiver) = receivers.remove(&lock) {
+        let _ = receiver.send(reply);
     }
 }

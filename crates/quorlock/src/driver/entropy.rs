@@ -32,9 +32,6 @@ impl Entropy {
 
     /// Ends the tick, and forgets its bytes.
     pub(super) fn forget(&mut self) {
-        if mutant!(TokenReused) {
-            return;
-        }
         self.bytes.clear();
     }
 }
@@ -50,9 +47,7 @@ impl quorlock_core::Entropy for Entropy {
         let rest = self.bytes.len() - DRAW;
         token.copy_from_slice(&self.bytes[rest..rest + Token::BYTES]);
         word.copy_from_slice(&self.bytes[rest + Token::BYTES..]);
-        if !mutant!(TokenReused) {
-            self.bytes.truncate(rest);
-        }
+        self.bytes.truncate(rest);
         (Token::new(token), u64::from_le_bytes(word))
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quorlock_core::{
-    Effect, Extended, Failure, FailureKind, NodeOutcome, Quorum, Reading, Refusal, RefusalKind,
-    Sink,
+    Effect, Extended, Failure, FailureKind, NodeId, NodeOutcome, Quorum, Reading, Refusal,
+    RefusalKind, Sink, TrustState,
 };
 
 use super::Metrics;
-use super::callers::Callers;
+use super::callers::{Callers, reply};
 use super::transports::Transports;
-use crate::guard::{DriverSide, GuardToken, Reply};
+use crate::guard::GuardToken;
 use crate::node::NodeState;
 use crate::stats::NodeTrustState;
 
@@ -41,12 +41,23 @@ impl Outputs<'_> {
         for (result, replicas) in nodes.iter_mut().zip(self.replicas) {
             if let NodeOutcome::Failed(failure) = &mut result.said
                 && failure.kind() == FailureKind::Silent
+                && failure.detail().is_none()
                 && *replicas > 0
             {
                 let detail = "a vote waits until every replica has it; quorlock doctor shows whether one is away";
                 *failure = failure.clone().with_detail(detail);
             }
         }
+    }
+
+    fn note_trust_state(&self, node: NodeId, trust_state: TrustState) {
+        let (name, metrics) = (&self.names[node.index()], &self.metrics.nodes[node.index()]);
+        let shown = NodeTrustState::new(&trust_state, &NodeState::Up, self.now);
+        match shown {
+            NodeTrustState::Refused(_) => tracing::warn!("node {name}: {shown}"),
+            _ => tracing::debug!("node {name}: {shown}"),
+        }
+        metrics.set_trust_state(trust_state);
     }
 }
 
@@ -71,106 +82,51 @@ impl Sink for Outputs<'_> {
         if !self.replicas.is_empty() {
             self.explain_silence(&mut effect);
         }
-        let callers = &mut *self.callers;
-        // An error of `send` means that the caller is gone, and is ignored.
+        let (callers, names) = (&mut *self.callers, self.names);
         match effect {
+            // The nodes.
             Effect::Send { nodes, ticket, command } => {
-                self.transports.enqueue(nodes, ticket, command)
+                self.transports.enqueue(nodes, ticket, command);
             }
+            Effect::Identified { node, connection, is_trusted } => {
+                self.transports.note_identified(node, connection, is_trusted);
+            }
+            // Replies to callers.
             Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
                 callers.grant(lock, (GuardToken::new(token, handover_count), fence), hold);
             }
             Effect::NotAcquired { lock, mut refusal } => {
-                if let Some(side) = callers.locks.remove(&lock) {
-                    note_down(&mut refusal, self.transports, self.quorum);
-                    side.finish(Reply::Refused(Box::new(refusal)));
-                }
+                note_down(&mut refusal, self.transports, self.quorum);
+                callers.refuse(lock, refusal);
             }
-            Effect::Waiting { lock, report } => {
-                if let Some(DriverSide { progress: Some(progress), .. }) = callers.locks.get(&lock)
-                {
-                    progress(report);
-                }
-            }
-            Effect::Changed { lock, validity } => {
-                if let Some(cell) = callers.held(lock) {
-                    cell.update(validity);
-                }
-            }
-            Effect::Extended { lock, outcome } => {
-                for reply in callers.extends.remove(&lock).into_iter().flatten() {
-                    let _ = reply.send(outcome.clone());
-                }
-            }
-            Effect::Health { lock, is_confirmed, is_lost, nodes } => {
-                if let Some(cell) = callers.held(lock) {
-                    cell.confirm((is_confirmed, is_lost), nodes, self.names);
-                }
-            }
-            Effect::Lost { lock, cause } => {
-                if let Some(cell) = callers.held(lock) {
-                    if mutant!(LossToldLate) {
-                        let cell = cell.clone();
-                        let lose_late = async move {
-                            tokio::task::yield_now().await;
-                            cell.lose(cause);
-                        };
-                        return drop(tokio::spawn(lose_late));
-                    }
-                    cell.lose(cause);
-                }
-            }
-            Effect::Released { lock, report } => {
-                if let Some(side) = callers.locks.remove(&lock) {
-                    callers.notified += 1;
-                    side.finish(Reply::Released(report));
-                } else if let Some(reply) = callers.entry_releases.remove(&lock) {
-                    let _ = reply.send(report);
-                }
-            }
-            Effect::Detached { lock, detached } => {
-                if let Some(reply) = callers.detaching.remove(&lock) {
-                    let _ = reply.send(detached);
-                }
-            }
+            Effect::Waiting { lock, report } => callers.report(lock, report),
+            Effect::Extended { lock, outcome } => callers.reply_extended(lock, &outcome),
+            Effect::Released { lock, report } => callers.reply_released(lock, report),
+            Effect::Detached { lock, detached } => reply(&mut callers.detaching, lock, detached),
             Effect::EntryExtended { lock, validity, nodes } => {
-                if let Some(reply) = callers.entry_extensions.remove(&lock) {
-                    let _ = reply.send((validity, nodes));
-                }
+                reply(&mut callers.entry_extensions, lock, (validity, nodes));
             }
-            Effect::Inspected { lock, nodes } => {
-                if let Some(reply) = callers.inspections.remove(&lock) {
-                    let _ = reply.send(nodes);
-                }
+            Effect::Inspected { lock, nodes, doubts } => {
+                reply(&mut callers.inspections, lock, (nodes, doubts));
             }
+            Effect::Drained => callers.reply_closed(),
+            // Held locks.
+            Effect::Changed { lock, validity } => callers.held(lock, |it| it.update(validity)),
+            Effect::Health { lock, is_confirmed, is_lost, nodes } => {
+                callers.held(lock, |it| it.confirm((is_confirmed, is_lost), nodes, names));
+            }
+            Effect::Superseded { lock, .. } => callers.held(lock, |it| it.supersede()),
+            Effect::Lost { lock, cause } => callers.held(lock, |it| it.lose(cause)),
+            // Statistics and the log.
             Effect::TimedOut { node } => {
                 self.metrics.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
             }
-            Effect::Woken { .. } => {
+            Effect::WaitEnded { .. } => {
                 self.metrics.wakeups.fetch_add(1, Ordering::Relaxed);
             }
-            Effect::Drained => {
-                callers.drained = true;
-                for reply in callers.closing.drain(..) {
-                    let _ = reply.send(());
-                }
-            }
-            Effect::Superseded { lock, .. } => {
-                if let Some(cell) = callers.held(lock) {
-                    cell.supersede();
-                }
-            }
-            Effect::TrustState { node, trust_state } => {
-                let shown = NodeTrustState::new(&trust_state, &NodeState::Up, self.now);
-                let name = &self.names[node.index()];
-                match shown {
-                    NodeTrustState::Refused(_) => tracing::warn!("node {name}: {shown}"),
-                    _ => tracing::debug!("node {name}: {shown}"),
-                }
-                self.metrics.nodes[node.index()].set_trust_state(trust_state);
-            }
+            Effect::TrustState { node, trust_state } => self.note_trust_state(node, trust_state),
             Effect::FloorOfFew { node, clocks } => {
-                let name = &self.names[node.index()];
+                let name = &names[node.index()];
                 tracing::warn!(
                     "node {name} may have lost its counters of fencing tokens, and its new floor rests on the \
                      clocks of {clocks} other nodes, fewer than a quorum, because the others did not answer; \

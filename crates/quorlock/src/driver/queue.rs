@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
-use quorlock_core::{Detached, Event, Extended, NodeResult, ReleaseReport};
+use quorlock_core::{Detached, Event, Extended, ReleaseReport};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::EntryExtended;
+use super::{EntryExtended, Inspected};
+use crate::fork_check;
 use crate::guard::DriverSide;
 use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
-use crate::process;
 
 /// Where the driver sends the engine's reply to an event of a caller or guard.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) enum ReplyTo {
     Nobody,
     Acquire(DriverSide),
     Extend(oneshot::Sender<Extended>),
-    Inspect(oneshot::Sender<Vec<NodeResult>>),
+    Inspect(oneshot::Sender<Inspected>),
     Detach(oneshot::Sender<Option<Box<Detached>>>),
     ExtendEntry(oneshot::Sender<EntryExtended>),
     ReleaseEntry(oneshot::Sender<ReleaseReport>),
@@ -122,7 +122,7 @@ impl DriverHandle {
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
-        process::is_current(self.process)
+        fork_check::is_current(self.process)
     }
 
     pub(crate) fn process(&self) -> u32 {
@@ -172,12 +172,12 @@ impl Shared {
     /// the driver is gone, or if this process is a fork of `process`.
     fn push(&self, process: u32, event: Event, reply_to: ReplyTo) -> Option<bool> {
         let runtime = Handle::try_current().ok().map(|handle| handle.id());
-        let mut queue = process::lock(&self.queue, process)?;
+        let mut queue = fork_check::lock(&self.queue, process)?;
         let is_first = queue.events.is_empty();
         // The check for a fork is a system call, so the first caller makes it for all callers on its runtime. A fork
         // cannot run a runtime that it has inherited, because the parent uses the same epoll instance.
         let is_checked = !is_first && runtime.is_some() && runtime == queue.runtime;
-        if queue.is_closed || !is_checked && !process::is_current(process) {
+        if queue.is_closed || !is_checked && !fork_check::is_current(process) {
             // The reply is dropped after the queue is unlocked, because the drop wakes the caller.
             drop(queue);
             return None;
@@ -204,7 +204,6 @@ impl Shared {
         };
         let Some(Running { waker, runtime, .. }) = &*running else { return false };
         let (waker, runtime) = (waker.clone(), runtime.clone());
-        let waker = if mutant!(CallersWaker) { Waker::noop().clone() } else { waker };
         self.is_driven.store(true, Ordering::Relaxed);
         let polled = {
             let _entered = runtime.enter();

@@ -9,6 +9,7 @@ use quorlock_core::{FailureKind, Keys, Refusal, RefusalKind};
 use super::InvalidRequest;
 use super::lease::LeaseError;
 use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
+use crate::client::context::ClientContext;
 use crate::text::quoted;
 
 /// The reason why a lock was not acquired.
@@ -53,10 +54,9 @@ pub enum AcquireError {
 impl AcquireError {
     pub(crate) fn new(
         resource: Arc<str>,
-        needed: usize,
-        (names, several): (&[Arc<str>], Option<&Keys>),
+        (context, needed): (&ClientContext, usize),
+        several: Option<&Keys>,
         refusal: Refusal,
-        impatient: Option<Impatient>,
     ) -> Self {
         let wrap = match refusal.kind {
             RefusalKind::Contended | RefusalKind::BusyHere => Self::Contended,
@@ -66,15 +66,17 @@ impl AcquireError {
             RefusalKind::Closed => return Self::Closed { resource },
             _ => Self::NoQuorum,
         };
+        let nodes = NodeAnswer::all(&context.names, several, refusal.nodes);
+        let failures = || nodes.iter().filter_map(|node| Some((&*node.node, node.failure()?)));
         wrap(Box::new(AcquireFailure {
             resource,
             attempts: refusal.attempts,
             elapsed: refusal.elapsed,
-            nodes: NodeAnswer::all(names, several, refusal.nodes),
+            change: context.init.as_ref().and_then(|init| init.remedy(failures())),
+            nodes,
             needed,
             retry_after: refusal.retry_after,
             why: refusal.kind,
-            impatient,
         }))
     }
 
@@ -165,15 +167,8 @@ pub struct AcquireFailure {
     /// See [`AcquireError::retry_after`].
     pub retry_after: Option<Duration>,
     why: RefusalKind,
-    impatient: Option<Impatient>,
-}
-
-/// A node whose usual round trip is longer than the node timeout that the caller chose, so its votes come too late.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Impatient {
-    pub(crate) node: Arc<str>,
-    pub(crate) round_trip: Duration,
-    pub(crate) node_timeout: Duration,
+    /// How to give the nodes this client's settings, if they have others.
+    change: Option<String>,
 }
 
 impl fmt::Display for AcquireFailure {
@@ -185,7 +180,7 @@ impl fmt::Display for AcquireFailure {
 impl AcquireFailure {
     /// Writes the cause, the remedies, and the answers of the nodes. `remedy` is a further remedy, or empty.
     fn write(&self, f: &mut impl fmt::Write, remedy: &str) -> fmt::Result {
-        let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
+        let Self { resource, attempts, elapsed, nodes, needed, why, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;
         if *why == RefusalKind::BusyHere {
             if !elapsed.is_zero() {
@@ -193,12 +188,15 @@ impl AcquireFailure {
             }
             return write!(f, ": held or wanted by another caller of this process");
         }
+        // A call that is refused by what is known already takes no time on the clock.
+        let elapsed = (*elapsed).max(Duration::from_micros(1));
+        write!(f, " in {elapsed:.1?}")?;
         match attempts {
             0 => {}
-            1 => write!(f, " after 1 attempt")?,
-            _ => write!(f, " after {attempts} attempts")?,
+            1 => write!(f, " (1 attempt)")?,
+            _ => write!(f, " ({attempts} attempts)")?,
         }
-        write!(f, " in {elapsed:.1?}: ")?;
+        f.write_str(": ")?;
         let count = nodes.len();
         match why {
             RefusalKind::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => f
@@ -215,7 +213,7 @@ impl AcquireFailure {
             RefusalKind::Gone => f.write_str("the lease is over; ")?,
             _ => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
         }
-        if !remedy.is_empty() {
+        if !remedy.is_empty() && self.change.is_none() {
             write!(f, "{remedy}; ")?;
         }
         let never_expires = |node: &NodeAnswer| {
@@ -232,13 +230,11 @@ impl AcquireFailure {
                 "a key without expiry blocks the lock until somebody deletes it: quorlock status prints the command, if no program uses the key; ",
             )?;
         }
-        if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
-            write!(
-                f,
-                "the node timeout of {node_timeout:.1?} is shorter than the usual {round_trip:.1?} of node {node}: \
-                 choose a longer one, or none, because it then follows the round trip; "
-            )?;
+        f.write_str(&asked_nodes(nodes, *needed))?;
+        match &self.change {
+            // The command is the end of the text, so that it can be copied.
+            Some(change) => write!(f, "; {change}"),
+            None => Ok(()),
         }
-        f.write_str(&asked_nodes(nodes, *needed))
     }
 }

@@ -72,7 +72,7 @@ pub enum LeaseError {
     /// Too few nodes confirmed the call in time. No key was deleted. The lock is held for as long as before, or longer if
     /// some nodes confirmed.
     #[error(
-        "lock {} not confirmed, {needed} of {} nodes must confirm; try again before the lease ends; {}",
+        "lock {} not confirmed, {needed} of {} nodes must confirm; {}",
         quoted(.resource), .nodes.len(), confirmations(.nodes, *.needed)
     )]
     Unconfirmed {
@@ -195,12 +195,12 @@ mod tests {
         for (said, expected) in [
             (
                 [silent(), failed(), NodeOutcome::Granted],
-                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
+                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; \
                  node a had not answered after 50.0ms; node b failed: unreachable; node c confirmed",
             ),
             (
                 [gone(), failed(), silent()],
-                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
+                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; \
                  node a free; node b failed: unreachable; node c: no answer was needed",
             ),
             (

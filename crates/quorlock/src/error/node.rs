@@ -4,10 +4,10 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quorlock_core::shown::{shown, shown_value};
+use quorlock_core::display::{shown, shown_value};
 use quorlock_core::{Failure, FailureKind, Holding, Keys, NodeOutcome, NodeResult, Reader, Value};
 
-use super::group::{group, names};
+use super::{group, names};
 
 /// The answer of one node.
 ///
@@ -94,7 +94,7 @@ impl NodeAnswer {
     pub fn denial(&self) -> Option<String> {
         match &self.said {
             NodeOutcome::Failed(failure) => Some(failure.to_string()),
-            NodeOutcome::Seen(_) => Some("the key is gone".to_owned()),
+            NodeOutcome::Seen(_) => Some("the key is not there".to_owned()),
             NodeOutcome::Refused(_) => Some("the key has another value".to_owned()),
             _ => None,
         }

@@ -8,12 +8,12 @@ use quorlock_core::{
 };
 use tokio::sync::{Notify, watch};
 
-use super::sides::{CallerSide, DriverSide, Reply, ReplySlot};
+use super::reply::{CallerSide, DriverSide, Reply, ReplySlot};
 use super::{Guard, Health};
+use crate::client::context::ClientContext;
 use crate::clock::Clock;
-use crate::common::Common;
 use crate::driver::queue::ReplyTo;
-use crate::process;
+use crate::fork_check;
 
 /// One lock from the call to the end of the release, in one allocation: the driver's replies to the caller, and the hold.
 ///
@@ -26,7 +26,7 @@ pub(crate) struct LockCell {
     /// The id of the process that built the client. In a fork of this process the lock is invalid.
     process: u32,
     /// Weak, so that a caller that waits for the end of a release does not keep the client alive.
-    common: Weak<Common>,
+    context: Weak<ClientContext>,
     state: Mutex<State>,
     /// Wakes tasks that wait for a change of the hold.
     pub(super) changed: Notify,
@@ -53,16 +53,16 @@ impl LockCell {
     pub(crate) fn call(
         lock: LockId,
         resource: Arc<str>,
-        common: &Arc<Common>,
+        context: &Arc<ClientContext>,
     ) -> (DriverSide, CallerSide) {
         let reply = ReplySlot::Awaited(None);
         let state = State { reply, has_driver: true, hold: None, blocked: 0, health: None };
         let cell = Arc::new(Self {
             lock,
             resource,
-            clock: common.clock,
-            process: common.driver.process(),
-            common: Arc::downgrade(common),
+            clock: context.clock,
+            process: context.driver.process(),
+            context: Arc::downgrade(context),
             state: Mutex::new(state),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
@@ -93,8 +93,8 @@ impl LockCell {
     }
 
     /// The client; `None` once its last handle is gone.
-    pub(super) fn common(&self) -> Option<Arc<Common>> {
-        self.common.upgrade()
+    pub(super) fn context(&self) -> Option<Arc<ClientContext>> {
+        self.context.upgrade()
     }
 
     /// Takes the new validity from the driver, after an extension or another change of the votes.
@@ -114,8 +114,8 @@ impl LockCell {
     /// Reports to the driver a loss that the guard noticed. Otherwise the driver could go on extending the lock.
     fn report_loss(&self, loss: Option<LossCause>) {
         let Some(cause) = loss else { return };
-        if let Some(common) = self.common() {
-            common.driver.send(Event::RunOut { lock: self.lock }, ReplyTo::Nobody);
+        if let Some(context) = self.context() {
+            context.driver.send(Event::RunOut { lock: self.lock }, ReplyTo::Nobody);
         }
         self.warn(cause);
     }
@@ -223,9 +223,6 @@ impl LockCell {
     fn wake(&self, state: MutexGuard<'_, State>) {
         let is_blocking = state.blocked > 0;
         drop(state);
-        if mutant!(NobodyWoken) {
-            return;
-        }
         self.changed.notify_waiters();
         if is_blocking {
             self.changed_blocking.notify_all();
@@ -277,11 +274,11 @@ impl LockCell {
         Some(now.after(self.remaining_at(now)?))
     }
 
-    /// The number of votes that count; zero if the lock has ended.
-    pub(super) fn votes(&self) -> usize {
+    /// The number of votes that `count` counts; zero if the lock has ended.
+    pub(super) fn votes(&self, count: impl Fn(&Validity, Reading) -> usize) -> usize {
         let now = self.clock.now();
         let state = self.remaining_at(now).and_then(|_| self.state());
-        state.and_then(|state| Some(state.hold.as_ref()?.validity().votes(now))).unwrap_or(0)
+        state.and_then(|state| Some(count(state.hold.as_ref()?.validity(), now))).unwrap_or(0)
     }
 
     fn remaining_at(&self, now: Reading) -> Option<Duration> {
@@ -291,7 +288,7 @@ impl LockCell {
         let mut state = self.state()?;
         let remaining = state.remaining(now);
         if remaining.is_none()
-            && let Some(cause) = state.hold.as_mut()?.look(now)
+            && let Some(cause) = state.hold.as_mut()?.latch_end(now)
         {
             self.wake(state);
             self.report_loss(Some(cause));
@@ -301,7 +298,7 @@ impl LockCell {
 
     /// False in a forked child: the lock is the parent's (S24).
     pub(super) fn is_own_process(&self) -> bool {
-        process::is_current(self.process)
+        fork_check::is_current(self.process)
     }
 
     pub(super) fn span(&self) -> &tracing::Span {
@@ -311,7 +308,7 @@ impl LockCell {
 
     /// `None` in a forked child if a thread of the parent had locked the state at the fork.
     pub(super) fn state(&self) -> Option<MutexGuard<'_, State>> {
-        process::lock(&self.state, self.process)
+        fork_check::lock(&self.state, self.process)
     }
 
     #[cfg(test)]

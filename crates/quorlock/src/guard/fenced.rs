@@ -42,7 +42,7 @@ impl LockGuard for FencedGuard {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use quorlock::{Client, node::MemoryNode};
-/// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+/// # let client = Client::builder().memory_nodes([MemoryNode::new("a")]).build()?;
 /// let guard = client.acquire_fenced("orders").await?;
 /// let first = guard.fencing_token();
 /// guard.release().await;

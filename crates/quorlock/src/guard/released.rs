@@ -3,7 +3,7 @@
 use quorlock_core::{NodeReleased, Outcome, ReleaseReport};
 
 use super::Reply;
-use crate::common::Names;
+use crate::client::context::Names;
 
 /// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use quorlock_core::{Hold, LockId, Mode, Outcome, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
+use crate::client::context::ClientContext;
 use crate::clock::Clock;
-use crate::common::Common;
 use crate::driver::{DriverHandle, EventReceiver};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ fn validity(term: Duration) -> Validity {
 
 /// A client without a driver. `asked` receives the events that its calls and guards queue.
 pub(super) struct Setting {
-    pub(super) common: Arc<Common>,
+    pub(super) context: Arc<ClientContext>,
     asked: EventReceiver,
 }
 
@@ -31,11 +31,11 @@ impl Setting {
     pub(super) fn with(change: impl FnOnce(DriverHandle) -> DriverHandle) -> Self {
         let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
         let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
-        Self { common: Arc::new(Common::for_test(driver, names)), asked }
+        Self { context: Arc::new(ClientContext::for_test(driver, names)), asked }
     }
 
     pub(super) fn call(&self) -> (DriverSide, CallerSide) {
-        LockCell::call(LockId(7), "orders".into(), &self.common)
+        LockCell::call(LockId(7), "orders".into(), &self.context)
     }
 
     /// A lock that is held for a second.

@@ -67,7 +67,7 @@ pub enum LeaseTextError {
     Empty,
     /// The text does not begin as a lease does.
     #[error(
-        "no lease: a lease begins with \"{START}\"; pass the whole line that was printed for the lock"
+        "this is no lease: a lease begins with \"{START}\"; pass the whole line that was printed for the lock"
     )]
     NotALease,
     /// Another version of the library wrote the text.

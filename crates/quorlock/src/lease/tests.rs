@@ -10,7 +10,7 @@ use super::format::sealed;
 use super::*;
 use crate::resources::Resources;
 
-/// The example of protocol.md section 17.
+/// The example of docs/wire.md, "Lease text".
 const EXAMPLE: &str = "quorlock1:kind=fenced,key=account:7,key=account:9,\
     value=4f8c0de1a92b3c7d5e6f708192a3b4c5d6e7f809%20@1764065000123%20web-3:812%20transfer,\
     ttl_ms=60000,end_unix_ns=1764065059398000000,\
@@ -226,10 +226,10 @@ fn a_text_that_is_no_lease_is_refused_with_the_remedy_and_never_repeated() {
     for (text, expected) in [
         ("", "the lease is empty: the lock was not acquired"),
         (" \r\n", "the lease is empty: the lock was not acquired"),
-        ("deploy", "no lease: a lease begins with \"quorlock1:\""),
-        ("quorlock:", "no lease: a lease begins with"),
-        (&format!(" {EXAMPLE}"), "no lease: a lease begins with"),
-        (&EXAMPLE.to_uppercase(), "no lease: a lease begins with"),
+        ("deploy", "this is no lease: a lease begins with \"quorlock1:\""),
+        ("quorlock:", "this is no lease: a lease begins with"),
+        (&format!(" {EXAMPLE}"), "this is no lease: a lease begins with"),
+        (&EXAMPLE.to_uppercase(), "this is no lease: a lease begins with"),
         (&EXAMPLE.replacen('1', "2", 1), "a format that this version of quorlock does not know"),
         ("quorlock1:", "the lease is damaged"),
         (&other_check, "the lease is damaged"),

@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::credentials::{Credentials, Provider};
+use super::credentials::{Credentials, Provider, function};
 use super::redis::target::{Target, looks_like_a_host};
+use super::tls::Tls;
 use crate::error::Reason;
 use crate::text::printable;
 
@@ -37,11 +38,15 @@ use crate::text::printable;
 /// ```
 #[derive(Clone)]
 pub struct NodeConfig {
-    name: String,
-    target: Target,
-    tls: Option<Tls>,
-    credentials: Option<Provider>,
+    pub(super) name: String,
+    pub(super) target: Target,
+    pub(super) tls: Option<Tls>,
+    pub(super) credentials: Option<Provider>,
+    pub(super) on_warning: Option<OnWarning>,
 }
+
+/// Called with each warning about a file that cannot be used.
+pub(crate) type OnWarning = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl NodeConfig {
     /// Parses `URL` or `NAME=URL`.
@@ -49,6 +54,16 @@ impl NodeConfig {
     /// # Errors
     /// If the URL is malformed or has an unknown scheme, or the name is not 1 to 64 letters, digits, `.`, `_` and `-`.
     pub fn parse(text: &str) -> Result<Self, NodeConfigError> {
+        Self::parse_named(text, is_name)
+    }
+
+    /// Parses a node of an old list. It may also have the name of a node without a name, such as `127.0.0.1:7001`.
+    pub(crate) fn parse_old(text: &str) -> Result<Self, NodeConfigError> {
+        let is_address = |name: &str| name.contains(':') && looks_like_a_host(name);
+        Self::parse_named(text, |name| is_name(name) || is_address(name) || name.starts_with('/'))
+    }
+
+    fn parse_named(text: &str, is_name: impl Fn(&str) -> bool) -> Result<Self, NodeConfigError> {
         let text = text.trim();
         let (name, url) = match text.split_once('=') {
             Some((name, url)) if !name.contains("://") => (Some(name.trim()), url.trim()),
@@ -68,7 +83,7 @@ impl NodeConfig {
             NodeConfigError::Url { url: redacted(url), reason: text, source }
         })?;
         let name = name.map_or_else(|| target.name(), str::to_owned);
-        Ok(Self { name, target, tls: None, credentials: None })
+        Ok(Self { name, target, tls: None, credentials: None, on_warning: None })
     }
 
     /// Returns the name that messages show for the node.
@@ -125,7 +140,20 @@ impl NodeConfig {
         Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.credentials = Some(Provider::new(ask));
+        self.credentials = Some(Provider::Function(function(ask)));
+        self
+    }
+
+    /// Sets the file that contains the password, without the line end. It replaces the password of the URL and that of
+    /// [`password`](Self::password); the user stays. [`ClientBuilder::password_file`](crate::ClientBuilder::password_file)
+    /// sets it for all nodes, and describes when the file is read.
+    ///
+    /// # Errors
+    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses a file that cannot be read, is empty, is not UTF-8
+    /// text, or has more than 4 MiB.
+    #[must_use]
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(Provider::of_file(path.into()));
         self
     }
 
@@ -150,14 +178,15 @@ impl NodeConfig {
     /// # Ok::<(), quorlock::node::NodeConfigError>(())
     /// ```
     ///
-    /// Source: `docs/protocol.md`, section 7.10.
+    /// Source: `docs/algorithm.md`, "Nodes with replicas".
     #[must_use]
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.target.replicas = replicas;
         self
     }
 
-    /// Sets the certificates for TLS. Default: the system's roots. Has no effect on a node without TLS.
+    /// Sets the certificates for TLS, or the files or the function that they come from. Default: the system's roots. Has
+    /// no effect on a node without TLS. [`ClientBuilder::tls`](crate::ClientBuilder::tls) sets them for all nodes.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -179,6 +208,26 @@ impl NodeConfig {
         self.target.replicas
     }
 
+    /// Whether the node has a password of its own: the one of the server or of its Sentinels.
+    pub(crate) fn has_any_password(&self) -> bool {
+        self.target.has_any_password() || self.credentials.is_some()
+    }
+
+    /// The password in the URL.
+    pub(crate) fn password_in_url(&self) -> Option<&str> {
+        self.target.password.as_deref()
+    }
+
+    /// The URL without passwords.
+    pub(crate) fn url(&self) -> String {
+        self.target.url()
+    }
+
+    /// The URL with the database of another node, and with TLS if the other node has it.
+    pub(crate) fn url_like(&self, other: &Self) -> String {
+        self.target.like(&other.target).url()
+    }
+
     pub(crate) fn tls_server_name_unless_set(mut self, name: &str) -> Self {
         self.target.tls_server_name.get_or_insert_with(|| name.to_owned());
         self
@@ -188,8 +237,30 @@ impl NodeConfig {
         Self { tls: self.tls.or_else(|| Some(tls.clone())), ..self }
     }
 
-    pub(super) fn into_parts(self) -> (String, Target, Option<Tls>, Option<Provider>) {
-        (self.name, self.target, self.tls, self.credentials)
+    pub(crate) fn credentials_unless_set(mut self, credentials: &Provider) -> Self {
+        if !self.has_password() {
+            self.credentials.get_or_insert_with(|| credentials.clone());
+        }
+        self
+    }
+
+    /// Whether both URLs have the same user and password.
+    pub(crate) fn has_log_in_of(&self, other: &Self) -> bool {
+        self.target.login() == other.target.login()
+    }
+
+    /// With the user and the password of another node's URL, unless this node's URL has some.
+    pub(crate) fn log_in_unless_set(mut self, other: &Self) -> Self {
+        if self.target.login().is_none() {
+            self.target.username.clone_from(&other.target.username);
+            self.target.password.clone_from(&other.target.password);
+        }
+        self
+    }
+
+    pub(crate) fn warns(mut self, on_warning: Option<OnWarning>) -> Self {
+        self.on_warning = on_warning;
+        self
     }
 }
 
@@ -208,62 +279,6 @@ impl std::str::FromStr for NodeConfig {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::parse(text)
-    }
-}
-
-/// Certificates for TLS, in PEM. `Debug` shows none of their contents.
-#[derive(Clone, Default)]
-pub struct Tls {
-    pub(super) ca: Option<Vec<u8>>,
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
-    pub(super) files: TlsFiles,
-}
-
-/// The files that the certificates and the key were read from.
-#[derive(Clone, Default)]
-pub(super) struct TlsFiles {
-    pub(super) ca: Option<PathBuf>,
-    pub(super) cert: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
-}
-
-impl Tls {
-    /// Trusts the system's roots and presents no certificate.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Trusts this certificate authority instead of the system's roots.
-    #[must_use]
-    pub fn ca_pem(mut self, ca: impl Into<Vec<u8>>) -> Self {
-        self.ca = Some(ca.into());
-        self
-    }
-
-    /// Presents this certificate to servers that ask for one.
-    #[must_use]
-    pub fn client_pem(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.client = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// Sets the files of the authority, and of the certificate and its key. They appear only in printed `redis-cli`
-    /// commands.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn read_from(mut self, ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
-        let (cert, key) = client.unzip();
-        self.files = TlsFiles { ca, cert, key };
-        self
-    }
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("ca", &self.ca.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
     }
 }
 
@@ -286,6 +301,16 @@ pub enum NodeConfigError {
     Name {
         /// The name, in quotes, without a part that may be a password.
         name: String,
+    },
+    /// The file with the password cannot be used.
+    #[error("node {node}: {reason}")]
+    PasswordFile {
+        /// The node's name.
+        node: String,
+        /// The file, and the cause in words.
+        reason: String,
+        /// The error of the operating system.
+        source: Option<Arc<dyn Error + Send + Sync>>,
     },
     /// A certificate or key cannot be used.
     #[error("node {node}: TLS: {reason}")]

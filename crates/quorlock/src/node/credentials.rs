@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use quorlock_core::{Failure, FailureKind};
 use tokio::task::JoinSet;
 
 use super::redis::target::Target;
+use super::secret::PasswordFile;
 use crate::text::for_people;
 
 /// User and password of a node, as the function of [`NodeConfig::credentials`](super::NodeConfig::credentials) returns
@@ -44,45 +46,78 @@ impl fmt::Debug for Credentials {
     }
 }
 
-type Answer = Result<Credentials, Box<dyn Error + Send + Sync>>;
+/// A user's function that returns something for each connection.
+pub(crate) type Function<T> =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Answer<T>> + Send>> + Send + Sync>;
 
-/// The user's function that returns credentials.
+type Answer<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+pub(crate) fn function<T, F, Fut, E>(ask: F) -> Function<T>
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    Arc::new(move || {
+        let answer = ask();
+        Box::pin(async move { answer.await.map_err(Into::into) })
+    })
+}
+
+/// Calls a user's function. The error is a text for people; `name` is the method that took the function.
+pub(super) async fn ask<T: Send + 'static>(
+    function: &Function<T>,
+    name: &str,
+) -> Result<T, String> {
+    // A panic of the function ends the task, not the driver. Dropping the set aborts the task.
+    let mut task = JoinSet::new();
+    let ask = Arc::clone(function);
+    task.spawn(async move { ask().await });
+    match task.join_next().await {
+        Some(Ok(answer)) => answer.map_err(|error| for_people(&error.to_string())),
+        Some(Err(_)) | None => Err(format!("the function of {name} panicked")),
+    }
+}
+
+/// The source of the password, and perhaps of the user.
 #[derive(Clone)]
-pub(super) struct Provider(
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>,
-);
+pub(crate) enum Provider {
+    Function(Function<Credentials>),
+    File(Arc<PasswordFile>),
+}
 
 impl Provider {
-    pub(super) fn new<F, Fut, E>(ask: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
-        E: Into<Box<dyn Error + Send + Sync>>,
-    {
-        Self(Arc::new(move || {
-            let answer = ask();
-            Box::pin(async move { answer.await.map_err(Into::into) })
-        }))
+    pub(crate) fn of_file(path: PathBuf) -> Self {
+        Self::File(Arc::new(PasswordFile::new(path)))
     }
 
-    /// Calls the user's function, and writes its user and password into `target`.
+    /// The path of the password file, as the user wrote it.
+    pub(crate) fn path(&self) -> Option<String> {
+        Some(self.file()?.shown().to_string_lossy().into_owned())
+    }
+
+    pub(super) fn file(&self) -> Option<&Arc<PasswordFile>> {
+        match self {
+            Self::Function(_) => None,
+            Self::File(file) => Some(file),
+        }
+    }
+
+    /// Writes user and password for one connection into `target`. Calls the user's function for them; a file was read
+    /// before.
     pub(super) async fn log_in(&self, target: &mut Target) -> Result<(), Failure> {
-        // A panic of the function ends the task, not the driver. Dropping the set aborts the task.
-        let mut task = JoinSet::new();
-        let ask = Arc::clone(&self.0);
-        task.spawn(async move { ask().await });
-        let failed = |said: &str| {
-            let detail = format!("no credentials: {}", for_people(said));
-            Failure::unsent(FailureKind::Unreachable).with_detail(detail)
-        };
-        match task.join_next().await {
-            Some(Ok(Ok(Credentials { username, password }))) => {
+        match self {
+            Self::Function(function) => {
+                let answer = ask(function, "NodeConfig::credentials").await;
+                let Credentials { username, password } = answer.map_err(|error| {
+                    let detail = format!("no credentials: {error}");
+                    Failure::unsent(FailureKind::Unreachable).with_detail(detail)
+                })?;
                 target.username = username.or_else(|| target.username.take());
                 target.password = Some(password);
-                Ok(())
             }
-            Some(Ok(Err(error))) => Err(failed(&error.to_string())),
-            Some(Err(_)) | None => Err(failed("the function of NodeConfig::credentials panicked")),
+            Self::File(file) => target.password = file.newest().value(),
         }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
-//! A node in memory: for users' tests, doctests and the conformance suite.
+//! A node in memory: for users' tests and doctests.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Answers, Batch, BoxFuture, Node, NodeState, PushSink};
+use super::{BoxFuture, NodeState, PushSink};
 use crate::clock::Clock;
 
 /// A node in memory. It is deterministic: it answers at once and in order, and its keys expire by tokio's clock. So a
@@ -30,7 +31,7 @@ use crate::clock::Clock;
 /// use quorlock::{Client, node::MemoryNode};
 ///
 /// let nodes: Vec<MemoryNode> = ["a", "b", "c"].map(MemoryNode::new).into();
-/// let client = Client::builder().custom_nodes(nodes.clone()).build()?;
+/// let client = Client::builder().memory_nodes(nodes.clone()).build()?;
 /// nodes[0].stop();
 ///
 /// let guard = client.acquire("orders").await?;
@@ -51,6 +52,7 @@ struct Inner {
     mode: Mode,
     frozen: bool,
     stuck: VecDeque<Stuck>,
+    interceptor: Option<Interceptor>,
     /// The sinks of all clients. Each sink gets a push for every change of a watched key.
     listeners: Vec<PushSink>,
     /// The time of the last adoption (the key that starts a node's wait for a new marker), in microseconds. No two
@@ -74,6 +76,10 @@ enum Mode {
 /// A frozen node is suspended after this time without an answer, as a server is in a client with default settings.
 const SILENCE: Duration = Duration::from_millis(150);
 
+type Answers = BoxFuture<Vec<Answer>>;
+
+type Interceptor = Arc<dyn Fn(&[Command], Answers) -> Answers + Send + Sync>;
+
 /// A batch that a frozen node has received but not executed.
 struct Stuck {
     since: Instant,
@@ -90,10 +96,33 @@ impl MemoryNode {
             mode: Mode::Up,
             frozen: false,
             stuck: VecDeque::new(),
+            interceptor: None,
             listeners: Vec::new(),
             adopted_us: 0,
         };
         Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    /// The name that messages show for the node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a client can use the node now.
+    pub fn state(&self) -> NodeState {
+        let inner = self.inner();
+        if inner.interceptor.is_some() {
+            return NodeState::Up;
+        }
+        if matches!(inner.mode, Mode::Stopped) {
+            return NodeState::Down(stopped());
+        }
+        match inner.stuck.front() {
+            Some(first) if first.since.elapsed() >= SILENCE => {
+                NodeState::Suspended(Failure::unsent(FailureKind::Suspended))
+            }
+            _ => NodeState::Up,
+        }
     }
 
     /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break, commands fail at once. A
@@ -173,7 +202,7 @@ impl MemoryNode {
     pub fn remove(&self, key: &str) -> bool {
         let mut inner = self.inner();
         let removed = inner.store.delete(key, now_us());
-        inner.tell();
+        inner.push_changes();
         removed
     }
 
@@ -208,6 +237,51 @@ impl MemoryNode {
         living.map(|(value, end)| (value.clone(), left(*end))).collect()
     }
 
+    /// Calls a function with the commands of each batch and with the future of its answers. The node then gives the answers
+    /// of the future that the function returns, and is always [`NodeState::Up`], so that every batch reaches the function.
+    #[doc(hidden)]
+    pub fn intercept<F>(&self, by: impl Fn(&[Command], Answers) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Vec<Answer>> + Send + 'static,
+    {
+        let by = move |commands: &[Command], answers: Answers| -> Answers {
+            Box::pin(by(commands, answers))
+        };
+        self.inner().interceptor = Some(Arc::new(by));
+    }
+
+    /// Adds a client's sink for pushes.
+    pub(super) fn add_listener(&self, push_sink: PushSink) {
+        let listeners = &mut self.inner().listeners;
+        listeners.retain(|other| !other.is_closed());
+        listeners.push(push_sink);
+    }
+
+    /// Receives a batch. Returns whether it was sent, which it is not to a stopped node, and the future of the answers.
+    pub(super) fn execute(&self, commands: &[Command]) -> (bool, Answers) {
+        let mut inner = self.inner();
+        let is_sent = !matches!(inner.mode, Mode::Stopped);
+        let failed = |failure| vec![Answer::Failed(failure); commands.len()];
+        let answers: Answers = if !is_sent {
+            Box::pin(ready(failed(stopped())))
+        } else if inner.frozen {
+            let (answer, answers) = oneshot::channel();
+            let (since, commands) = (Instant::now(), commands.to_vec());
+            inner.stuck.push_back(Stuck { since, commands, answer });
+            let broken = failed(Failure::new(FailureKind::Unreachable).with_detail("stopped"));
+            Box::pin(async move { answers.await.unwrap_or(broken) })
+        } else {
+            Box::pin(ready(inner.execute(commands)))
+        };
+        let interceptor = inner.interceptor.clone();
+        drop(inner);
+        let answers = match interceptor {
+            Some(intercept) => intercept(commands, answers),
+            None => answers,
+        };
+        (is_sent, answers)
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +303,7 @@ impl Inner {
             self.store.execute(by, command, now_us)
         };
         let answers = commands.iter().map(execute).collect();
-        self.tell();
+        self.push_changes();
         answers
     }
 
@@ -239,58 +313,14 @@ impl Inner {
 
     fn put(&mut self, key: &str, content: Content, ttl: Option<Duration>) {
         self.store.put_there(&Key::from(key), content, ttl.map(millis), now_us());
-        self.tell();
+        self.push_changes();
     }
 
-    fn tell(&mut self) {
+    fn push_changes(&mut self) {
         let keys: Vec<Key> = self.store.take_pushes().into_iter().map(|(_, key)| key).collect();
         if !keys.is_empty() {
             self.listeners.iter().for_each(|push_sink| push_sink.changed(keys.clone()));
         }
-    }
-}
-
-impl Node for MemoryNode {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn state(&self) -> NodeState {
-        let inner = self.inner();
-        if matches!(inner.mode, Mode::Stopped) {
-            return NodeState::Down(stopped());
-        }
-        match inner.stuck.front() {
-            Some(first) if first.since.elapsed() >= SILENCE => {
-                NodeState::Suspended(Failure::unsent(FailureKind::Suspended))
-            }
-            _ => NodeState::Up,
-        }
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        let mut inner = self.inner();
-        if matches!(inner.mode, Mode::Stopped) {
-            return Box::pin(std::future::ready(batch.fail(&stopped())));
-        }
-        let commands = batch.send();
-        if !inner.frozen {
-            return Box::pin(std::future::ready(inner.execute(&commands).into()));
-        }
-        let count = commands.len();
-        let (answer, answers) = oneshot::channel();
-        inner.stuck.push_back(Stuck { since: Instant::now(), commands, answer });
-        Box::pin(async move {
-            let broken = Failure::new(FailureKind::Unreachable).with_detail("stopped");
-            answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count]).into()
-        })
-    }
-
-    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        let listeners = &mut self.inner().listeners;
-        listeners.retain(|other| !other.is_closed());
-        listeners.push(push_sink);
-        Box::pin(std::future::pending())
     }
 }
 

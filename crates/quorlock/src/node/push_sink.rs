@@ -22,12 +22,14 @@ const BYTES_MAX: usize = 64 * 1024;
 /// longer. The client counts repeated pushes of a key as one, and more than a thousand keys as a change of all keys, so
 /// no node can fill a client's memory.
 #[derive(Clone)]
-pub struct PushSink {
+pub(crate) struct PushSink {
     node: NodeId,
     shared: Weak<Shared>,
     marker: Option<Key>,
     /// Whether the client registers its database on a server that has no registration (a key that names the database).
     pub(super) registers: bool,
+    /// Whether the client takes locks, as the name of its connection says.
+    pub(super) takes_locks: bool,
     /// Whether the operator declared the node durable, so that it loses no write when it stops.
     pub(super) is_durable: bool,
 }
@@ -41,29 +43,27 @@ impl PushSink {
         Self { marker, ..self }
     }
 
+    pub(crate) fn taking_locks(self, takes_locks: bool) -> Self {
+        Self { takes_locks, ..self }
+    }
+
     pub(crate) fn registering(self, registers: bool) -> Self {
         Self { registers, ..self }
     }
 
     /// The key of the node's marker, which shows that no data was lost. `None` if the client has no restart guard.
-    ///
-    /// If there is a key, a node that can be restarted, or lose its data, must add
-    /// [`Evidence::Seen`](super::Evidence::Seen) to the answers of every batch. The node reads `INFO` before all
-    /// commands of the batch if the connection is new or the batch has a
-    /// [`Command::Identify`](super::Command::Identify). It reads its marker after all commands if it has read `INFO`,
-    /// or if the batch has a command about votes.
-    pub fn marker(&self) -> Option<&Key> {
+    pub(crate) fn marker(&self) -> Option<&Key> {
         self.marker.as_ref()
     }
 
     /// These keys have changed: they were set, deleted or given another time to live, or have expired.
-    pub fn changed(&self, keys: Vec<Key>) {
-        self.tell(|said| said.changed(keys));
+    pub(crate) fn changed(&self, keys: Vec<Key>) {
+        self.push(|unread| unread.changed(keys));
     }
 
     /// All keys may have changed, and no key is watched any more: the connection is new, or all data was deleted.
-    pub fn all_changed(&self) {
-        self.tell(Unread::all_changed);
+    pub(crate) fn all_changed(&self) {
+        self.push(Unread::all_changed);
     }
 
     /// Whether the client was dropped.
@@ -71,10 +71,10 @@ impl PushSink {
         self.shared.strong_count() == 0
     }
 
-    fn tell(&self, tell: impl FnOnce(&mut Unread)) {
+    fn push(&self, push: impl FnOnce(&mut Unread)) {
         // If the client was dropped, no driver takes the push.
         let Some(shared) = self.shared.upgrade() else { return };
-        tell(&mut shared.lock()[self.node.index()]);
+        push(&mut shared.lock()[self.node.index()]);
         shared.has_pushes.store(true, Ordering::Release);
         shared.task.wake();
     }
@@ -119,6 +119,7 @@ impl Inbox {
             shared: Arc::downgrade(&self.0),
             marker: None,
             registers: false,
+            takes_locks: false,
             is_durable: false,
         }
     }

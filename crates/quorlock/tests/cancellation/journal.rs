@@ -1,11 +1,11 @@
-//! Records the commands that the nodes receive, and violations of the invariants S13 to S15 of docs/protocol.md.
+//! Records the commands that the nodes receive, and violations of the invariants S13 to S15 of docs/algorithm.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, Node, PushSink, Value};
-
+use quorlock::node::MemoryNode;
+use quorlock_core::{Command, Value};
 use tokio::task::yield_now;
 
 use crate::watch::Watches;
@@ -13,15 +13,6 @@ use crate::watch::Watches;
 /// The first node yields this many times before it answers, the second node twice as many times, and so on. So the
 /// future can be dropped between any two answers.
 const TURNS: usize = 2;
-
-/// A node in memory that yields before it answers, and records its commands. It never reports that it is down, because
-/// the driver would then fail commands before they arrive here.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorded {
-    pub(crate) node: MemoryNode,
-    place: usize,
-    journal: Arc<Journal>,
-}
 
 /// The commands that the nodes have received, in order, and the violations that they showed.
 #[derive(Debug, Default)]
@@ -48,34 +39,23 @@ enum Verb {
     Release,
 }
 
-impl Recorded {
-    pub(crate) fn some(count: usize, journal: &Arc<Journal>) -> Vec<Self> {
-        let node = |place| MemoryNode::new(&format!("n{place}"));
-        (0..count)
-            .map(|place| Self { node: node(place), place, journal: journal.clone() })
-            .collect()
-    }
-}
-
-impl Node for Recorded {
-    fn name(&self) -> &str {
-        self.node.name()
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        batch.commands().iter().for_each(|command| self.journal.note(self.place, command));
-        let (answers, turns) = (self.node.execute(batch), (self.place + 1) * TURNS);
-        Box::pin(async move {
-            for _ in 0..turns {
-                yield_now().await;
+/// Nodes in memory that yield before they answer, and record their commands. They never report that they are down, because
+/// the driver would then fail commands before they arrive here.
+pub(crate) fn recorded(count: usize, journal: &Arc<Journal>) -> Vec<MemoryNode> {
+    let node = |place: usize| {
+        let (node, journal) = (MemoryNode::new(&format!("n{place}")), journal.clone());
+        node.intercept(move |commands, answers| {
+            commands.iter().for_each(|command| journal.note(place, command));
+            async move {
+                for _ in 0..(place + 1) * TURNS {
+                    yield_now().await;
+                }
+                answers.await
             }
-            answers.await
-        })
-    }
-
-    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        self.node.background(push_sink)
-    }
+        });
+        node
+    };
+    (0..count).map(node).collect()
 }
 
 impl Journal {
@@ -84,28 +64,22 @@ impl Journal {
     }
 
     fn note(&self, node: usize, command: &Command) {
-        let (verb, value) = match command {
-            Command::Acquire { value, .. }
-            | Command::AcquireShared { value, .. }
-            | Command::Attach { value, .. }
-            | Command::AttachFenced { value, .. } => (Verb::Acquire, value),
-            Command::Take { taken, .. } => (Verb::Acquire, &taken.nonce),
-            Command::ExtendTaken { taken, by_value: false, .. } => (Verb::Extend, &taken.nonce),
-            Command::ReleaseTaken { taken, by_value: false, .. } => (Verb::Release, &taken.nonce),
-            // A give-back replaces the attempt's value by the lease's value, so it ends the attempt like a release.
-            Command::GiveBack { value, .. } => {
-                self.given_back.store(true, Ordering::Relaxed);
-                (Verb::Release, value)
-            }
-            Command::Extend { value, .. }
-            | Command::ExtendShared { value, .. }
-            | Command::Downgrade { value, .. }
-            | Command::Heal { value, .. }
-            | Command::HealShared { value, .. } => (Verb::Extend, value),
-            Command::Release { value, .. } | Command::ReleaseShared { value, .. } => {
-                (Verb::Release, value)
-            }
-            _ => return,
+        let Some((_, value)) = command.subject() else { return };
+        if command.taken().is_some_and(|from| from.by_value) {
+            return;
+        }
+        // A give-back replaces the attempt's value by the lease's value, so it ends the attempt like a release.
+        if let Command::GiveBack { .. } = command {
+            self.given_back.store(true, Ordering::Relaxed);
+        }
+        let verb = if command.is_release() {
+            Verb::Release
+        } else if let Command::Acquire { .. } | Command::Attach { .. } = command {
+            Verb::Acquire
+        } else if let Command::Raise { .. } = command {
+            return;
+        } else {
+            Verb::Extend
         };
         if verb == Verb::Release && self.watches.is_held(&text(value)) {
             let what = format!("S14: released at node {node}, and its guard is valid");

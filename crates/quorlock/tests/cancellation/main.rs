@@ -1,6 +1,6 @@
 //! Cancellation: every public future of the library is dropped after k polls, for every k until it completes, in
 //! virtual time, against nodes that are healthy, silent, refusing, failing or down. The invariants S13
-//! to S15 of docs/protocol.md must hold (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
+//! to S15 of docs/algorithm.md must hold (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
 //!
 //! There are two patterns of polling and two moments for the drop, see `polls.rs`. The test prints how often it dropped
 //! each function's future; the number must not be zero.
@@ -111,14 +111,4 @@ fn a_future_dropped_after_any_poll_leaves_no_key() {
 fn no_public_future_of_the_library_is_left_out() {
     let swept: Vec<String> = functions::names().into_iter().map(str::to_owned).collect();
     assert_eq!(public::futures_of_the_library(), swept, "in the library, and in functions.rs");
-}
-
-/// Prints for `cargo xtask mutants` the name and layer of each mutant, and whether this sweep must catch it.
-#[cfg(quorlock_mutants)]
-#[test]
-#[ignore = "lists and tests nothing"]
-fn list_mutants() {
-    for (name, layer, is_seen) in quorlock::mutants::all() {
-        println!("mutant\t{name}\t{layer}\t{is_seen}");
-    }
 }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use quorlock::node::FailureKind;
+use quorlock::node::{FailureKind, MemoryNode};
 
-use crate::journal::Recorded;
 use crate::scene::{NONCE, RESOURCE, TTL};
 
 /// A fault of the nodes. Each fault ends, so that the test can check that all keys are released.
@@ -47,22 +46,22 @@ impl NodeFault {
     ];
 
     /// Starts the fault before the first poll.
-    pub(crate) fn begin(self, nodes: &[Recorded]) {
+    pub(crate) fn begin(self, nodes: &[MemoryNode]) {
         match self {
             Self::Healthy | Self::SilentSinceTheDrop | Self::FailingSinceTheDrop => {}
-            Self::Silent | Self::SilentForLong => nodes.iter().for_each(|node| node.node.freeze()),
-            Self::OneSilent => nodes[0].node.freeze(),
+            Self::Silent | Self::SilentForLong => nodes.iter().for_each(MemoryNode::freeze),
+            Self::OneSilent => nodes[0].freeze(),
             Self::Refusing => nodes.iter().for_each(refuse),
             Self::OneRefusing => refuse(&nodes[0]),
             Self::Failing => nodes.iter().for_each(fail),
-            Self::Down => nodes.iter().for_each(|node| node.node.stop()),
+            Self::Down => nodes.iter().for_each(MemoryNode::stop),
         }
     }
 
     /// Starts the fault right before the drop.
-    pub(crate) fn begin_at_drop(self, nodes: &[Recorded]) {
+    pub(crate) fn begin_at_drop(self, nodes: &[MemoryNode]) {
         match self {
-            Self::SilentSinceTheDrop => nodes.iter().for_each(|node| node.node.freeze()),
+            Self::SilentSinceTheDrop => nodes.iter().for_each(MemoryNode::freeze),
             Self::FailingSinceTheDrop => nodes.iter().for_each(fail),
             _ => {}
         }
@@ -78,11 +77,11 @@ impl NodeFault {
     }
 
     /// Heals the nodes. The keys of other clients stay.
-    pub(crate) fn end(self, nodes: &[Recorded]) {
+    pub(crate) fn end(self, nodes: &[MemoryNode]) {
         for node in nodes {
-            node.node.thaw();
-            node.node.recover();
-            node.node.start();
+            node.thaw();
+            node.recover();
+            node.start();
         }
     }
 
@@ -103,7 +102,7 @@ impl NodeFault {
     }
 
     /// Checks that the other client's keys are unchanged, and removes them.
-    pub(crate) fn take_foreign_keys(self, nodes: &[Recorded]) {
+    pub(crate) fn take_foreign_keys(self, nodes: &[MemoryNode]) {
         let place_count = match self {
             Self::Refusing => nodes.len(),
             Self::OneRefusing => 1,
@@ -111,20 +110,20 @@ impl NodeFault {
         };
         for node in &nodes[..place_count] {
             assert_eq!(
-                node.node.value_of(RESOURCE),
+                node.value_of(RESOURCE),
                 Some(FOREIGN.into()),
                 "another client's key was changed"
             );
-            node.node.remove(RESOURCE);
+            node.remove(RESOURCE);
         }
     }
 }
 
-fn refuse(node: &Recorded) {
-    node.node.insert(RESOURCE, FOREIGN, None);
-    node.node.remove(NONCE);
+fn refuse(node: &MemoryNode) {
+    node.insert(RESOURCE, FOREIGN, None);
+    node.remove(NONCE);
 }
 
-fn fail(node: &Recorded) {
-    node.node.fail_with(FailureKind::Unreachable);
+fn fail(node: &MemoryNode) {
+    node.fail_with(FailureKind::Unreachable);
 }

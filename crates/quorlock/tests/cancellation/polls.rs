@@ -32,7 +32,7 @@ impl PollPattern {
 
 /// If polls do not wait for the waker: the number of polls before virtual time advances by `TICK`.
 const TURNS: usize = 15;
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 
 /// Polls the future `polls` times, and checks all guards after each poll. Returns the future unless it is complete.
 pub(crate) async fn polled(

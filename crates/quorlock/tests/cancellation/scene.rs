@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use quorlock::node::MemoryNode;
 use quorlock::{Acquire, Client, Clock, Guard, Lease, LockOptions, Taken};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
-use crate::journal::{Journal, Recorded};
+use crate::journal::{Journal, recorded};
 use crate::node_fault::{FOREIGN, NodeFault};
 
 pub(crate) const RESOURCE: &str = "orders";
@@ -30,7 +31,7 @@ const TURNS: usize = 60;
 pub(crate) static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) struct Scene {
-    pub(crate) nodes: Vec<Recorded>,
+    pub(crate) nodes: Vec<MemoryNode>,
     node_fault: NodeFault,
     journal: Arc<Journal>,
     client: RefCell<Option<Client>>,
@@ -45,9 +46,9 @@ pub(crate) struct Scene {
     others: RefCell<Vec<JoinHandle<()>>>,
 }
 
-fn client(nodes: &[Recorded]) -> Client {
+fn client(nodes: &[MemoryNode]) -> Client {
     Client::builder()
-        .custom_nodes(nodes.to_vec())
+        .memory_nodes(nodes.to_vec())
         .clock(Clock::Tokio)
         .options(LockOptions::new().ttl(TTL).wait(WAIT).node_timeout(TTL / 10))
         .max_ttl(TTL)
@@ -58,7 +59,7 @@ fn client(nodes: &[Recorded]) -> Client {
 impl Scene {
     pub(crate) fn new(node_fault: NodeFault) -> Rc<Self> {
         let journal = Arc::default();
-        let nodes = Recorded::some(NODES, &journal);
+        let nodes = recorded(NODES, &journal);
         Rc::new(Self {
             client: RefCell::new(Some(client(&nodes))),
             nodes,
@@ -259,7 +260,7 @@ impl Scene {
     }
 
     fn our_keys(&self) -> usize {
-        let ours = |Recorded { node, .. }: &&Recorded| {
+        let ours = |node: &&MemoryNode| {
             let is_foreign =
                 node.value_of(RESOURCE).is_some_and(|value| value == FOREIGN.as_bytes());
             node.contains(NONCE) || node.contains(RESOURCE) && !is_foreign

@@ -5,6 +5,7 @@
 
 pub(crate) mod replication;
 pub(crate) mod resp;
+pub(crate) mod tls;
 
 use std::time::Duration;
 

@@ -6,11 +6,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use quorlock_servers::proxy::Door;
+use quorlock_servers::proxy::{Door, ServerStream};
 use quorlock_servers::resp::take;
 use quorlock_servers::{Reply, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -165,7 +165,7 @@ impl RespConnection {
     }
 
     /// Runs until either side closes the connection.
-    async fn run(mut self, mut client: TcpStream, mut server: UnixStream) {
+    async fn run(mut self, mut client: TcpStream, mut server: Box<dyn ServerStream>) {
         let mut changes = self.shared.changed.subscribe();
         let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
         loop {

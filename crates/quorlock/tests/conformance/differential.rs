@@ -7,16 +7,16 @@ mod draw;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quorlock::node::conformance::Subject;
-use quorlock::node::{Answer, Command, Key, Keys};
 use quorlock_core::keys::intents;
 use quorlock_core::store::{ConnectionId, Content, Kind, Store, Stored};
+use quorlock_core::{Answer, Command, Key, Keys, ReleaseForm};
 use quorlock_servers::resp::RespConnection;
 use quorlock_servers::{Reply, Server, ServerBinary, ServerOptions};
 
 use crate::common::all_servers;
 use crate::node;
 use crate::past::Past;
+use crate::subject::Subject;
 
 /// The number of steps for each server and seed.
 const STEPS: usize = 5_500;
@@ -109,7 +109,7 @@ impl Pair {
         Self {
             random: fastrand::Rng::with_seed(seed),
             keys: keys.collect(),
-            subjects: [(); 2].map(|()| Subject::new(node(&url), past.clone())),
+            subjects: [(); 2].map(|()| Subject::new(&node(&url), past.clone())),
             side,
             stores: [store(true), store(false)],
             received: BTreeSet::new(),
@@ -157,15 +157,17 @@ impl Pair {
     /// Whether the node may send this command a second time, after the rest of its batch. This happens if the server
     /// does not know the script yet, or if the node tries a faster command first.
     fn may_be_asked_again(&mut self, by: usize, command: &Command) -> bool {
-        let is_plain = match command {
-            Command::Release { tell, .. } => *tell,
-            Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
-                keys.single().is_some() && intents.is_none()
-            }
-            _ => false,
+        let is_plain = if let Command::Release { form: ReleaseForm::Plain { tell }, .. } = command {
+            *tell
+        } else if let Command::Inspect { keys, intents } | Command::Watch { keys, intents } =
+            command
+        {
+            keys.single().is_some() && intents.is_none()
+        } else {
+            false
         };
         let is_single = draw::touched(command).len() == 1;
-        self.known.insert((by, compare::name(command), is_single)) || is_plain
+        self.known.insert((by, compare::command_name(command), is_single)) || is_plain
     }
 
     /// Executes a batch on the server and in both stores, and compares.
@@ -205,7 +207,7 @@ impl Pair {
             {
                 compare::answers(command, answer, (early, late), slack_ms)
                     .unwrap_or_else(|why| panic!("{why} in {commands:?}"));
-                let names = (compare::name(command), compare::name(answer));
+                let names = (compare::command_name(command), compare::name(answer));
                 *self.seen.entry(names).or_default() += 1;
             }
             assert_eq!(answers.len(), commands.len());

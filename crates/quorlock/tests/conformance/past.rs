@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::node::conformance::Outside;
 use quorlock_servers::{Reply, Server};
+
+use crate::suite::Outside;
 
 #[derive(Clone)]
 pub(crate) struct Past {

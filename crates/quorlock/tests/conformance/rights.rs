@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use quorlock::node::conformance::{Outside, Subject};
-use quorlock::node::{Answer, Command, FailureKind, Key, Keys, Value};
-use quorlock_core::{Mode, Token};
+use quorlock_core::{
+    AcquireForm, Answer, AttachForm, Command, ExtendForm, FailureKind, HealForm, Key, Keys,
+    ReleaseForm, Token, Value,
+};
 use quorlock_servers::{Listen, Reply, Server, ServerOptions};
 
 use crate::common::all_servers;
 use crate::node;
 use crate::past::Past;
+use crate::subject::Subject;
+use crate::suite::Outside as _;
 
 /// The Redis commands that the scripts for shared locks call.
 const RIGHTS: [&str; 12] = [
@@ -63,7 +66,7 @@ async fn a_missing_permission_leaves_no_command_half_done() {
         let past = Past::new(server);
         past.command(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all"]);
         let user = url.replace("://", "://reader:secret@");
-        let bound = Subject::new(node(&user), past.clone());
+        let bound = Subject::new(&node(&user), past.clone());
         let (mut failed, mut tried) = (0, 0);
         // The test never removes `get`: without the right to read, no vote counts.
         for right in RIGHTS.iter().filter(|right| **right != "get") {
@@ -114,7 +117,7 @@ async fn the_permissions_of_readers_suffice_to_share_a_lock() {
         let rights = rights.iter().map(String::as_str);
         past.command(&words.into_iter().chain(rights).collect::<Vec<_>>());
         let user = url.replace("://", "://reader:secret@");
-        let bound = Subject::new(node(&user), past.clone());
+        let bound = Subject::new(&node(&user), past.clone());
         for setting in SETTINGS {
             for command in 0..COMMANDS {
                 let lock = Lock::new(&past, setting);
@@ -182,16 +185,16 @@ impl Lock {
         let (keys, intents) = (self.keys.clone(), self.intents.clone());
         let (value, ttl_ms) = (self.value.clone(), TTL_MS);
         match which {
-            0 => Command::AcquireShared { keys, intents, value, ttl_ms },
-            1 => Command::HealShared { keys, value, ttl_ms },
-            2 => Command::ExtendShared { keys, value, ttl_ms },
+            0 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Shared { intents } },
+            1 => Command::Heal { keys, value, ttl_ms, form: HealForm::Shared },
+            2 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Shared },
             3 => Command::Downgrade { keys, value },
             4 => {
-                let (mode, from) = (Mode::Shared, value);
+                let (from, form) = (value, AttachForm::Shared);
                 let value = Value::of_caller(b"a new reader");
-                Command::Attach { keys, mode, from, value, ttl_ms }
+                Command::Attach { keys, from, value, ttl_ms, form }
             }
-            _ => Command::ReleaseShared { keys, value },
+            _ => Command::Release { keys, value, form: ReleaseForm::Shared },
         }
     }
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use quorlock::node::conformance::{Outside, Subject};
-use quorlock::node::{Answer, Command, Holding, Keys, Value};
-use quorlock_core::Token;
+use quorlock_core::{
+    AcquireForm, Answer, Command, ExtendForm, HealForm, Holding, Keys, ReleaseForm, Token, Value,
+};
 use quorlock_servers::{Server, ServerOptions};
 
 use crate::common::all_servers;
 use crate::node;
 use crate::past::Past;
+use crate::subject::Subject;
+use crate::suite::Outside as _;
 
 const TTL_MS: u64 = 60_000;
 
@@ -25,25 +27,19 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());
         let past = Past::new(server);
-        let subject = Subject::new(node, past.clone());
+        let subject = Subject::new(&node, past.clone());
         let keys = Keys::new(["a".into(), "b".into()]).unwrap();
         let intents = Keys::new(["c".into(), "d".into()]).unwrap();
         let (ours, ttl_ms) = (value(1), TTL_MS);
         let all = || (keys.clone(), ours.clone());
         let steps: Vec<(Command, Answer)> = vec![
-            (with(all(), |keys, value| Command::Acquire { keys, value, ttl_ms }), Answer::Granted),
-            (with(all(), |keys, value| Command::Heal { keys, value, ttl_ms }), Answer::Granted),
-            (with(all(), |keys, value| Command::Extend { keys, value, ttl_ms }), Answer::Extended),
+            (acquire(all(), AcquireForm::Plain), Answer::Granted),
+            (heal(all(), HealForm::Plain), Answer::Granted),
+            (extend(all(), ExtendForm::Plain), Answer::Extended),
             (with(all(), |keys, value| Command::Downgrade { keys, value }), Answer::Downgraded),
-            (
-                with(all(), |keys, value| Command::ExtendShared { keys, value, ttl_ms }),
-                Answer::Extended,
-            ),
-            (
-                with(all(), |keys, value| Command::HealShared { keys, value, ttl_ms }),
-                Answer::Granted,
-            ),
-            (with(all(), |keys, value| Command::ReleaseShared { keys, value }), Answer::Deleted),
+            (extend(all(), ExtendForm::Shared), Answer::Extended),
+            (heal(all(), HealForm::Shared), Answer::Granted),
+            (release(all(), ReleaseForm::Shared), Answer::Deleted),
             (
                 with(all(), |intents, value| Command::Announce {
                     intents,
@@ -62,14 +58,8 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
                 Command::Watch { keys: keys.clone(), intents: Some(intents.clone()) },
                 Answer::Watched(Holding::Free),
             ),
-            (
-                with(all(), |keys, value| {
-                    let intents = intents.clone();
-                    Command::AcquireShared { keys, intents, value, ttl_ms }
-                }),
-                Answer::Granted,
-            ),
-            (with(all(), |keys, value| Command::ReleaseShared { keys, value }), Answer::Deleted),
+            (acquire(all(), AcquireForm::Shared { intents: intents.clone() }), Answer::Granted),
+            (release(all(), ReleaseForm::Shared), Answer::Deleted),
         ];
         for (command, answer) in steps {
             past.command(&["SCRIPT", "FLUSH"]);
@@ -77,12 +67,9 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
         }
         // The script of the acquire is unknown. The node must not send the acquire again after its release.
         past.command(&["SCRIPT", "FLUSH"]);
-        let acquire = || {
-            let (keys, intents, value) = (keys.clone(), intents.clone(), ours.clone());
-            Command::AcquireShared { keys, intents, value, ttl_ms }
-        };
-        let release = || Command::ReleaseShared { keys: keys.clone(), value: ours.clone() };
-        let answers = subject.execute(vec![acquire(), release()]).await;
+        let shared = || acquire(all(), AcquireForm::Shared { intents: intents.clone() });
+        let leave = || release(all(), ReleaseForm::Shared);
+        let answers = subject.execute(vec![shared(), leave()]).await;
         assert!(
             matches!(&*answers, [Answer::Failed(failure), Answer::Absent] if !failure.may_have_been_executed()),
             "{answers:?}"
@@ -90,7 +77,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
         assert!(!past.exists("a"));
         // Because the acquire above failed, the node sends this one with the text of its script, so it succeeds.
         past.command(&["SCRIPT", "FLUSH"]);
-        let answers = subject.execute(vec![acquire(), release()]).await;
+        let answers = subject.execute(vec![shared(), leave()]).await;
         assert_eq!(answers, [Answer::Granted, Answer::Deleted]);
     }
 }
@@ -103,8 +90,8 @@ async fn locks_of_another_library_are_not_mistaken_for_readers() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());
         let past = Past::new(server);
-        let subject = Subject::new(node, past.clone());
-        let (keys, intents, ttl_ms) = (Keys::from("k"), Keys::from("i"), TTL_MS);
+        let subject = Subject::new(&node, past.clone());
+        let (keys, intents) = (Keys::from("k"), Keys::from("i"));
         let field = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
         let locks: [&[&str]; 4] = [
             &["HSET", "k", field, "1"],
@@ -117,14 +104,11 @@ async fn locks_of_another_library_are_not_mistaken_for_readers() {
             past.command(&["PEXPIRE", "k", "30000"]);
             let both = || (keys.clone(), value(1));
             let commands = vec![
-                with(both(), |keys, value| {
-                    let intents = intents.clone();
-                    Command::AcquireShared { keys, intents, value, ttl_ms }
-                }),
-                with(both(), |keys, value| Command::HealShared { keys, value, ttl_ms }),
-                with(both(), |keys, value| Command::ExtendShared { keys, value, ttl_ms }),
+                acquire(both(), AcquireForm::Shared { intents: intents.clone() }),
+                heal(both(), HealForm::Shared),
+                extend(both(), ExtendForm::Shared),
                 with(both(), |keys, value| Command::Downgrade { keys, value }),
-                with(both(), |keys, value| Command::ReleaseShared { keys, value }),
+                release(both(), ReleaseForm::Shared),
                 Command::Inspect { keys: keys.clone(), intents: None },
             ];
             let answers = subject.execute(commands).await;
@@ -150,4 +134,20 @@ async fn locks_of_another_library_are_not_mistaken_for_readers() {
 
 fn with((keys, value): (Keys, Value), command: impl FnOnce(Keys, Value) -> Command) -> Command {
     command(keys, value)
+}
+
+fn acquire((keys, value): (Keys, Value), form: AcquireForm) -> Command {
+    Command::Acquire { keys, value, ttl_ms: TTL_MS, form }
+}
+
+fn heal((keys, value): (Keys, Value), form: HealForm) -> Command {
+    Command::Heal { keys, value, ttl_ms: TTL_MS, form }
+}
+
+fn extend((keys, value): (Keys, Value), form: ExtendForm) -> Command {
+    Command::Extend { keys, value, ttl_ms: TTL_MS, form }
+}
+
+fn release((keys, value): (Keys, Value), form: ReleaseForm) -> Command {
+    Command::Release { keys, value, form }
 }

@@ -35,7 +35,12 @@ async fn a_call_waits_for_a_majority_to_connect_until_its_wait_ends() {
     let short = builder(&nodes).connect_timeout(Duration::from_millis(200)).build().unwrap();
     let error = short.try_acquire("orders").await.unwrap_err();
     assert_eq!(kind(&error, 0), FailureKind::ConnectTimeout, "{error}");
-    assert!(error.to_string().contains("no connection in time: nothing within 200ms"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("no connection in time: nothing within the connect timeout of 200ms"),
+        "{error}"
+    );
     no_key_is_left(&nodes[3..]).await;
     for node in &nodes[..3] {
         node.resume().unwrap();
@@ -122,7 +127,7 @@ async fn releases_reach_a_node_whose_connection_was_killed() {
     eventually("nothing is owed", || client.stats().releases_owed == 0).await;
 }
 
-/// V12 of docs/protocol.md: if a server accepts every connection and breaks it, the client retries with a back-off.
+/// V12 of docs/algorithm.md: if a server accepts every connection and breaks it, the client retries with a back-off.
 #[tokio::test]
 async fn connections_that_break_repeatedly_are_retried_with_a_back_off() {
     let Some(nodes) = start(1, ServerOptions::default()) else { return };

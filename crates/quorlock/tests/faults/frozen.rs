@@ -44,7 +44,7 @@ async fn a_frozen_node_is_suspended_and_fails_at_once_until_it_resumes() {
     for place in 0..3 {
         assert_eq!(kind(&error, place), FailureKind::Suspended, "{error}");
     }
-    assert!(error.to_string().contains("not asked for now: no answer for "), "{error}");
+    assert!(error.to_string().contains("suspended: no answer for "), "{error}");
 
     for node in &nodes[..3] {
         node.resume().unwrap();

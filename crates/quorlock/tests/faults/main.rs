@@ -117,7 +117,7 @@ async fn a_restarted_node_is_used_again() {
     }
 }
 
-/// V10 of docs/protocol.md: a minority's errors fail no operation. If a majority fails, the error names the causes.
+/// V10 of docs/algorithm.md: a minority's errors fail no operation. If a majority fails, the error names the causes.
 #[tokio::test]
 async fn errors_of_nodes_that_refuse_writes_are_distinguished() {
     let Some(nodes) = five() else { return };

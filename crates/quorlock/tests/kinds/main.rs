@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Three nodes in memory and two clients, as in two processes.
 fn two_clients() -> (Vec<MemoryNode>, Client, Client) {
     let nodes: Vec<MemoryNode> = ["a", "b", "c"].map(MemoryNode::new).into();
-    let client = || Client::builder().custom_nodes(nodes.clone()).build().unwrap();
+    let client = || Client::builder().memory_nodes(nodes.clone()).build().unwrap();
     let (one, other) = (client(), client());
     (nodes, one, other)
 }

@@ -194,7 +194,7 @@ async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() 
     let error = result.await.unwrap_err();
     let told = error.to_string();
     let cause = "lock \"orders\" was lost during the work: its key is gone from so many nodes that no quorum is left; ";
-    assert!(told.starts_with(cause) && told.ends_with(": the key is gone"), "{told}");
+    assert!(told.starts_with(cause) && told.ends_with(": the key is not there"), "{told}");
     assert_eq!(stopped_at, 1);
     no_key_is_left(&nodes).await;
 }

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod rotation;
 mod tls;
 
 use std::sync::Arc;
@@ -241,7 +242,7 @@ async fn a_node_without_credentials_is_unreachable_until_it_has_some() {
     for (number, said) in (0..).zip([
         "unreachable: no credentials: the token service is down",
         "unreachable: no credentials: the function of NodeConfig::credentials panicked",
-        "nothing within 200ms from the function of NodeConfig::credentials",
+        "nothing within the connect timeout of 200ms from the function of NodeConfig::credentials",
     ]) {
         stage.store(number, Ordering::Relaxed);
         let detail = || match &client.stats().nodes[0].state {

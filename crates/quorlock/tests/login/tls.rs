@@ -1,30 +1,32 @@
 //! Connections with TLS.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::node::{FailureKind, NodeConfig, Tls};
 use quorlock::{AcquireError, Client, ClientBuilder, LockOptions, RestartGuard};
-use quorlock_servers::{Listen, Nodes, ServerOptions, StartError, TlsFiles, without_tls};
+use quorlock_servers::certificates::{Authority, Identity};
+use quorlock_servers::{Listen, ServerOptions};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::common::tls::{start_tls, trusting};
 use crate::common::{
-    self, ONCE, PATIENCE, PATIENT, all_servers, builder, get, key_count, no_key_is_left, start,
+    self, ONCE, PATIENCE, PATIENT, builder, get, key_count, no_key_is_left, start,
 };
 use crate::does_everything;
 
 #[tokio::test]
 async fn tls_with_our_own_authority_and_client_certificates() {
     for client_auth in [false, true] {
-        let Some(nodes) = start_tls(client_auth) else { return };
+        let Some((nodes, authority)) = start_tls(client_auth) else { return };
         let with = |tls: Tls| builder(&nodes).tls(tls).build().unwrap();
-        let ca = || Tls::new().ca_pem(pem("ca.pem"));
-        let certified = || ca().client_pem(pem("node.pem"), pem("node.key"));
+        let ca = || trusting(&authority);
+        let Identity { certificate, key } = authority.issue();
+        let certified = || ca().client_pem(certificate.clone(), key.clone());
         does_everything(&with(certified())).await;
         no_key_is_left(&nodes).await;
         if client_auth {
@@ -47,19 +49,19 @@ async fn tls_with_our_own_authority_and_client_certificates() {
 /// The certificates are valid only for 127.0.0.1 and localhost, so a client must refuse them for any other name.
 #[tokio::test]
 async fn a_certificate_for_another_name_needs_that_name() {
-    let Some(nodes) = start_tls(false) else { return };
+    let Some((nodes, authority)) = start_tls(false) else { return };
     let urls = |query: &str| -> Vec<String> {
         nodes.iter().map(|node| format!("{}{query}", node.url())).collect()
     };
-    let trusting = |builder: ClientBuilder| builder.tls(Tls::new().ca_pem(pem("ca.pem")));
-    let all = |query| trusting(common::unguarded().nodes(urls(query)).options(PATIENT));
+    let trust = |builder: ClientBuilder| builder.tls(trusting(&authority));
+    let all = |query| trust(common::unguarded().nodes(urls(query)).options(PATIENT));
     does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
     does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
     // The server name of the node itself takes precedence over that of the client.
     let named = urls("")
         .into_iter()
         .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));
-    let named = trusting(named.fold(common::unguarded(), ClientBuilder::node)).options(PATIENT);
+    let named = trust(named.fold(common::unguarded(), ClientBuilder::node)).options(PATIENT);
     does_everything(&named.tls_server_name("other.internal").build().unwrap()).await;
     for wrong in [all("").tls_server_name("other.internal"), all("?tls-server-name=other.internal")]
     {
@@ -75,9 +77,8 @@ async fn a_certificate_for_another_name_needs_that_name() {
 
 #[tokio::test]
 async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
-    let Some(nodes) = start_tls(false) else { return };
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
-    let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
+    let Some((nodes, authority)) = start_tls(false) else { return };
+    let other = trusting(&Authority::new());
     // Without `ca_pem`, the client trusts the machine's certificate authorities.
     for tls in [other, Tls::new()] {
         let client = builder(&nodes).tls(tls).build().unwrap();
@@ -87,7 +88,11 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
     }
     for (tls, said) in [
         (Tls::new().ca_pem("nonsense"), "TLS: "),
-        (Tls::new().client_pem(pem("node.pem"), "nonsense"), "TLS: "),
+        (Tls::new().client_pem(authority.issue().certificate, "nonsense"), "TLS: "),
+        (
+            Tls::new().client_pem(authority.issue().certificate, authority.issue().key),
+            "TLS: the certificate does not fit its key",
+        ),
     ] {
         let error = builder(&nodes).tls(tls).build().unwrap_err().to_string();
         assert!(error.contains(said) && error.contains(&nodes[0].address()), "{error}");
@@ -103,8 +108,8 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
 /// installed one, the client does not replace it.
 #[tokio::test]
 async fn the_first_tls_connection_works_on_the_clients_own_thread() {
-    let Some(nodes) = start_tls(false) else { return };
-    let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread(true).build();
+    let Some((nodes, authority)) = start_tls(false) else { return };
+    let client = builder(&nodes).tls(trusting(&authority)).own_thread(true).build();
     let client = client.unwrap();
     does_everything(&client).await;
     assert!(get(&nodes[0], "orders").is_none());
@@ -119,9 +124,11 @@ async fn a_proxy_may_terminate_tls() {
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://{}", proxy.local_addr().unwrap());
     let server = nodes[0].address();
-    let certificates =
-        CertificateDer::pem_slice_iter(&pem("node.pem")).map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_slice(&pem("node.key")).unwrap();
+    let authority = Authority::new();
+    let Identity { certificate, key } = authority.issue();
+    let certificates = CertificateDer::pem_slice_iter(certificate.as_bytes());
+    let certificates = certificates.map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider);
     let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
@@ -137,7 +144,7 @@ async fn a_proxy_may_terminate_tls() {
             });
         }
     });
-    let with = || Client::builder().nodes([&url]).tls(Tls::new().ca_pem(pem("ca.pem")));
+    let with = || Client::builder().nodes([&url]).tls(trusting(&authority));
     does_everything(&with().restart_guard(RestartGuard::Off).options(PATIENT).build().unwrap())
         .await;
     no_key_is_left(&nodes).await;
@@ -151,31 +158,4 @@ async fn a_proxy_may_terminate_tls() {
 fn kind(error: &AcquireError) -> FailureKind {
     let failures = error.nodes().iter().filter_map(|node| node.failure());
     failures.map(|failure| failure.kind()).next().unwrap_or_else(|| panic!("{error}"))
-}
-
-fn start_tls(client_auth: bool) -> Option<Nodes> {
-    let tls = TlsFiles {
-        cert: tls_file("node.pem"),
-        key: tls_file("node.key"),
-        ca: tls_file("ca.pem"),
-        client_auth,
-    };
-    let binaries = all_servers();
-    for binary in &binaries {
-        let options = ServerOptions { tls: Some(tls.clone()), ..ServerOptions::default() };
-        match Nodes::start(binary, 3, options) {
-            Err(StartError::NoTls { .. }) => {}
-            started => return Some(started.unwrap()),
-        }
-    }
-    without_tls(binaries.first()?, &common::test_name());
-    None
-}
-
-fn tls_file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls").join(name)
-}
-
-fn pem(name: &str) -> Vec<u8> {
-    std::fs::read(tls_file(name)).unwrap()
 }

@@ -1,8 +1,11 @@
 //! A node's data is replaced while a connection lasts, or after a promotion.
 
-use quorlock::AcquireError;
+use std::time::Duration;
+
+use quorlock::{AcquireError, Verdict};
 use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::common::{UNEXTENDED, all_servers, eventually, get, key_count, run, server, start};
 use crate::{MARKER, all_trusted, strict, untrusted_now, with_args, without_a_wait};
@@ -55,6 +58,25 @@ async fn a_flush_is_noticed() {
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let guard = rival.acquire("orders").await.unwrap();
     assert!(!holder.is_valid() && guard.is_valid());
+}
+
+/// A look after a flush must not show a free lock. A server without RESP3 does not announce the flush, and the client
+/// examines its nodes only every 15 s.
+#[tokio::test]
+async fn a_flush_is_noticed_by_a_look_also_without_resp3() {
+    for args in [&[][..], &["--rename-command", "HELLO", ""]] {
+        let Some(nodes) = start(3, with_args(args)) else { return };
+        let client = strict(&nodes).build().unwrap();
+        all_trusted(&client).await;
+        assert_eq!(client.inspect("orders").await.unwrap().verdict(), Verdict::Free);
+        // After this time a look examines the nodes again.
+        sleep(Duration::from_millis(60)).await;
+        for node in &nodes {
+            run(node, &["FLUSHALL"]);
+        }
+        let seen = client.inspect("orders").await.unwrap();
+        assert_eq!((seen.verdict(), seen.untrusted()), (Verdict::Unknown, 3), "{args:?}: {seen:?}");
+    }
 }
 
 #[tokio::test]

@@ -60,7 +60,9 @@ async fn all_trusted(client: &Client) {
         let is_trusted = || trust_state(client, place) == NodeTrustState::Trusted;
         eventually("all nodes are trusted", is_trusted).await;
     }
-    eventually("nothing is held", || client.stats().releases_owed == 0).await;
+    let stats = || client.stats();
+    eventually("all would vote", || stats().nodes.iter().all(|node| node.would_vote)).await;
+    eventually("nothing is held", || stats().releases_owed == 0).await;
 }
 
 /// Acquires a lock and asserts that no quarantine delayed the call. The call itself retries if a node was too slow to
@@ -143,6 +145,7 @@ async fn a_call_that_does_not_wait_learns_how_long_the_quarantine_lasts() {
     let quarantined =
         |place: &usize| matches!(trust_state(&client, *place), NodeTrustState::Quarantined { .. });
     assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
+    assert!(client.stats().nodes.iter().all(|node| !node.would_vote), "{:?}", client.stats());
 
     // A call whose wait is shorter than the quarantine also fails at once.
     let short = Duration::from_millis(1500);

@@ -31,7 +31,7 @@ async fn a_call_ends_with_its_wait() {
     assert!(guard.is_valid());
 }
 
-/// V3 of docs/protocol.md: the lock of a crashed holder is free as soon as its ttl has ended.
+/// V3 of docs/algorithm.md: the lock of a crashed holder is free as soon as its ttl has ended.
 #[tokio::test(start_paused = true)]
 async fn a_lock_left_behind_is_granted_as_soon_as_it_expires() {
     let nodes = nodes::<5>();

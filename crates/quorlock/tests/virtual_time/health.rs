@@ -40,7 +40,7 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     assert!(timeout(3 * TTL, changes.next()).await.is_err());
     nodes[2].start();
     // This extension finds that the key is gone, and restores the vote. All nodes confirm the extension after it.
-    assert_eq!(changes.next().await.unwrap().reasons(), "n2: the key is gone");
+    assert_eq!(changes.next().await.unwrap().reasons(), "n2: the key is not there");
     assert_eq!(changes.next().await.unwrap().to_string(), "3 of 3 nodes confirm it");
     assert!(timeout(3 * TTL, changes.next()).await.is_err());
     drop(guard);
@@ -72,6 +72,34 @@ async fn the_error_after_a_loss_contains_the_nodes_answers() {
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     let health = guard.health();
     assert!(!health.is_confirmed() && health.confirmed() < 2);
-    assert!(health.reasons().ends_with(": the key is gone"), "{health}");
+    assert!(health.reasons().ends_with(": the key is not there"), "{health}");
     sleep(TICK).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_figures_tell_how_many_nodes_would_vote_and_how_many_must() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    let would_vote = || client.stats().nodes.iter().filter(|node| node.would_vote).count();
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!((client.stats().quorum, would_vote()), (2, 3));
+    nodes[1].stop();
+    nodes[2].stop();
+    assert_eq!(would_vote(), 1);
+    nodes[1].start();
+    assert_eq!(would_vote(), 2);
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_earlier_vote_of_a_silent_node_counts_until_its_end_and_is_not_confirmed() {
+    let nodes = nodes::<3>();
+    let guard = client(&nodes).acquire("orders").await.unwrap();
+    sleep(TTL / 10).await;
+    assert_eq!((guard.votes(), guard.confirmed_votes()), (3, 3));
+    nodes[2].freeze();
+    sleep(TTL / 2).await;
+    assert_eq!((guard.votes(), guard.confirmed_votes()), (3, 2));
+    sleep(TTL).await;
+    assert_eq!((guard.votes(), guard.confirmed_votes()), (2, 2));
 }

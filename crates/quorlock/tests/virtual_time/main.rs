@@ -26,7 +26,7 @@ fn nodes<const N: usize>() -> [MemoryNode; N] {
 }
 
 fn builder(nodes: &[MemoryNode]) -> ClientBuilder {
-    Client::builder().custom_nodes(nodes.to_vec()).clock(Clock::Tokio)
+    Client::builder().memory_nodes(nodes.to_vec()).clock(Clock::Tokio)
 }
 
 fn client(nodes: &[MemoryNode]) -> Client {

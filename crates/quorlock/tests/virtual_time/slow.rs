@@ -3,11 +3,11 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
-use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, Node, NodeState};
-use quorlock::{AcquireError, Client, Clock, ExtendError, LockOptions};
+use quorlock::node::{FailureKind, MemoryNode, NodeState};
+use quorlock::{AcquireError, ExtendError, LockOptions};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
+use crate::{MS, SECOND, TICK, TTL, builder, client, nodes, total_keys};
 
 /// Commands to a suspended node fail at once. Otherwise each attempt would wait for the node timeout.
 #[tokio::test(start_paused = true)]
@@ -34,17 +34,14 @@ async fn a_frozen_memory_node_is_suspended_until_it_resumes() {
 /// A node that has never answered has no measured round trip. It must not shorten the timeout of the other nodes.
 #[tokio::test(start_paused = true)]
 async fn distant_nodes_get_enough_time_while_others_are_down() {
-    let [down, silent, near, far, farther] = nodes();
+    let nodes = nodes::<5>();
+    let [down, silent, near, far, farther] = &nodes;
     down.stop();
     silent.freeze();
-    let round_trips = [(near, 10 * MS), (far, 80 * MS), (farther, 100 * MS)];
-    let distant = round_trips.map(|(node, round_trip)| Delayed { node, round_trip });
-    let client = Client::builder()
-        .custom_nodes([down, silent])
-        .custom_nodes(distant)
-        .clock(Clock::Tokio)
-        .build()
-        .unwrap();
+    for (node, round_trip) in [(near, 10 * MS), (far, 80 * MS), (farther, 100 * MS)] {
+        delay_answers(node, round_trip);
+    }
+    let client = client(&nodes);
     // The first attempts measure the round trips.
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.votes(), 3);
@@ -132,49 +129,54 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     assert_eq!((node.key_count(), node.value_of("other"), node.remove("other")), (0, None, false));
 }
 
-/// If the node timeout is shorter than the round trip, no attempt can succeed. The error names both.
+/// If the node timeout is shorter than the round trip, no attempt can succeed. The error names both, and a ttl that is
+/// too short for the round trip.
 #[tokio::test(start_paused = true)]
-async fn a_node_timeout_below_the_round_trip_is_reported_with_both() {
-    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 20 * MS });
-    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
-    let client = builder.options(LockOptions::new().node_timeout(5 * MS)).build().unwrap();
+async fn a_setting_that_is_too_short_for_the_round_trip_is_reported_with_it() {
+    let options = LockOptions::new().node_timeout(5 * MS);
+    let client = builder(&distant(20 * MS)).options(options).build().unwrap();
     let error =
         client.acquire("orders").options(LockOptions::new().wait(SECOND)).await.unwrap_err();
     assert!(matches!(error, AcquireError::NoQuorum(_)));
-    let told = "; the node timeout of 5.0ms is shorter than the usual 20.0ms of node n0: choose a longer \
-                one, or none, because it then follows the round trip; nodes n0, n1, n2 ";
-    assert!(error.to_string().contains(told), "the remedy comes first: {error}");
+    let message = "no answer in time: answers 15.0ms too late: a round trip takes 20.0ms and the node timeout is \
+                5.0ms, choose at least 80ms, or none";
+    assert!(error.to_string().contains(message), "{error}");
+
+    let client = crate::client(&distant(30 * MS));
+    drop(client.acquire("orders").await.unwrap());
+    let error = client.acquire("orders").options(LockOptions::new().ttl(100 * MS)).await;
+    let message =
+        "answers 10.0ms too late: a round trip takes 30.0ms, choose a ttl of at least 600ms";
+    assert!(error.as_ref().unwrap_err().to_string().contains(message), "{error:?}");
 }
 
-/// A stall of the first reply must not count as the round trip of the node.
+/// The first round trip counts in full, because a node may be that far away. A stall of the first reply makes later calls
+/// wait for a fifth of the ttl at most.
 #[tokio::test(start_paused = true)]
-async fn a_slow_first_round_trip_counts_for_half_a_second_at_most() {
-    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });
-    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
-    let client = builder.options(LockOptions::new().node_timeout(5 * SECOND / 2)).build().unwrap();
+async fn a_slow_first_round_trip_counts_in_full_but_waits_are_bounded_by_the_ttl() {
+    let options = LockOptions::new().node_timeout(5 * SECOND / 2);
+    let client = builder(&distant(2 * SECOND)).options(options).build().unwrap();
     drop(client.acquire("orders").await.unwrap());
     for node in client.stats().nodes {
-        assert!(node.round_trip.unwrap() <= SECOND / 2, "{:?}", node.round_trip);
+        assert!(node.round_trip.unwrap() >= 2 * SECOND, "{:?}", node.round_trip);
     }
+    assert_eq!(crate::client(&nodes::<3>()).longest_node_timeout(TTL), 50 * MS);
+    let client = crate::client(&distant(2 * SECOND));
+    let wait = LockOptions::new().wait(4 * SECOND);
+    drop(client.acquire("orders").options(wait).await);
+    assert_eq!(client.longest_node_timeout(TTL), TTL / 5);
 }
 
-/// A node that delays its answers, not the execution.
-#[derive(Debug)]
-pub(crate) struct Delayed {
-    pub(crate) node: MemoryNode,
-    pub(crate) round_trip: Duration,
+/// Delays the answers of a node, not the execution.
+fn delay_answers(node: &MemoryNode, round_trip: Duration) {
+    node.intercept(move |_, answers| async move {
+        sleep(round_trip).await;
+        answers.await
+    });
 }
 
-impl Node for Delayed {
-    fn name(&self) -> &str {
-        self.node.name()
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        let (answers, round_trip) = (self.node.execute(batch), self.round_trip);
-        Box::pin(async move {
-            sleep(round_trip).await;
-            answers.await
-        })
-    }
+fn distant(round_trip: Duration) -> [MemoryNode; 3] {
+    let nodes = nodes();
+    nodes.iter().for_each(|node| delay_answers(node, round_trip));
+    nodes
 }

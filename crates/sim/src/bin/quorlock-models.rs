@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use clap::Parser;
-use quorlock_sim::models::{Exploration, Scenario, negatives, positives};
+use clap::{Parser, ValueEnum};
+use quorlock_sim::models::{Exploration, SMALL, Scenario, negatives, positives};
 
 /// Explores every state that quorlock's engine can reach within bounds
 #[derive(Debug, Parser)]
@@ -19,6 +19,10 @@ struct Args {
     /// Explore only models that must have a counterexample (in a build with mutants, only those that need a mutant)
     #[arg(long)]
     negative: bool,
+
+    /// Explore only the models of this size
+    #[arg(long)]
+    size: Option<Size>,
 
     /// Number of models to explore at a time
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -34,6 +38,14 @@ struct Args {
     mutant: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Size {
+    /// The models of at most 400 000 states, and all that must have a counterexample
+    Small,
+    /// The models of more states
+    Large,
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     #[cfg(quorlock_mutants)]
@@ -43,7 +55,10 @@ fn main() -> ExitCode {
     let positives = if args.negative { Vec::new() } else { positives() };
     let all = positives.into_iter().chain(negatives());
     let mistaken_only = args.negative && cfg!(quorlock_mutants);
+    let size =
+        |scenario: &Scenario| if scenario.size() > SMALL { Size::Large } else { Size::Small };
     let chosen = all.filter(|scenario| scenario.name.contains(&args.only));
+    let chosen = chosen.filter(|scenario| args.size.is_none_or(|chosen| chosen == size(scenario)));
     let chosen = chosen.filter(|scenario| !mistaken_only || scenario.mutant.is_some());
     let (mistaken, mut sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
     // Starts with the largest model, because it would otherwise run alone at the end.

@@ -8,20 +8,20 @@ use quorlock_core::{LockId, Reading, Ticket, Verb};
 use super::Checked;
 use crate::fact::{ClientId, Fact};
 use crate::guard::GuardId;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "announced";
 
 pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms an extension, at the latest one \
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
-     confirms again. (protocol, 4 and 12)";
+     confirms again. (algorithm)";
 
-/// For each lease, its extensions since the last grant or hand-over. The key of this map comes from `lease_of`. Models
-/// report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
+/// For each held lock, its extensions since the last grant or hand-over. The key of this map comes from `lock_of`.
+/// Models report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
-    leases: BTreeMap<(ClientId, LockId), Rounds>,
+    locks: BTreeMap<(ClientId, LockId), Rounds>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -47,13 +47,13 @@ impl Announced {
             _ if !self.is_watching => {}
             // Forgets earlier extensions, because the engine notifies a holder only of extensions since its grant.
             Fact::Granted { guard, .. } | Fact::ReleaseAsked { guard, .. } => {
-                self.leases.remove(&lease_of(*guard, view));
+                self.locks.remove(&lock_of(*guard, view));
             }
             Fact::Ordered { client, ticket, .. } if ticket.verb == Verb::Extend => {
                 self.begin(*client, *ticket, view.tick_reading(*client));
             }
             Fact::Answered { client, ticket, .. } if ticket.verb == Verb::Extend => {
-                let rounds = self.leases.get_mut(&(*client, ticket.lock));
+                let rounds = self.locks.get_mut(&(*client, ticket.lock));
                 let round = rounds.and_then(|rounds| rounds.latest.as_mut());
                 if let Some(round) = round.filter(|round| round.number == ticket.round) {
                     round.answers += 1;
@@ -74,20 +74,20 @@ impl Announced {
                     let what = if *is_confirmed { "confirmed" } else { "not confirmed" };
                     return Err(format!("{guard} is reported as {what}, by {confirmed} nodes"));
                 }
-                let rounds = self.leases.entry(lease_of(*guard, view)).or_default();
+                let rounds = self.locks.entry(lock_of(*guard, view)).or_default();
                 rounds.is_unconfirmed = !is_confirmed;
                 if let Some(round) = &mut rounds.latest {
                     round.is_decided = true;
                 }
             }
-            Fact::TickOver { client } => return self.check_told(*client, view),
+            Fact::TickOver { client } => return self.check_reported(*client, view),
             _ => {}
         }
         Ok(())
     }
 
     fn begin(&mut self, client: ClientId, ticket: Ticket, now: Reading) {
-        let rounds = self.leases.entry((client, ticket.lock)).or_default();
+        let rounds = self.locks.entry((client, ticket.lock)).or_default();
         if rounds.latest.as_ref().is_none_or(|round| round.number < ticket.round) {
             let (number, began) = (ticket.round, now);
             rounds.latest = Some(Round { number, began, answers: 0, is_decided: false });
@@ -95,13 +95,13 @@ impl Announced {
     }
 
     /// Checks that this tick sent every notification to a holder that was due.
-    fn check_told(&mut self, client: ClientId, view: &View<'_>) -> Checked {
+    fn check_reported(&mut self, client: ClientId, view: &View<'_>) -> Checked {
         let now = view.tick_reading(client);
         for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == client) {
             if guard.hold.ended().is_some() || guard.run_out {
                 continue;
             }
-            let Some(rounds) = self.leases.get_mut(&lease_of(id, view)) else { continue };
+            let Some(rounds) = self.locks.get_mut(&lock_of(id, view)) else { continue };
             let Some(round) = rounds.latest.as_mut().filter(|round| !round.is_decided) else {
                 continue;
             };
@@ -130,7 +130,7 @@ impl Announced {
 }
 
 /// The key of a guard's record. After a hand-over, tickets still have the lock id of the token's first guard.
-fn lease_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
+fn lock_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     (guard.client, token.map_or(guard.lock, |token| token.lock))
 }

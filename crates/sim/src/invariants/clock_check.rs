@@ -2,14 +2,14 @@
 
 use super::Checked;
 use crate::fact::Fact;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "clock check";
 
 pub(crate) const SENTENCE: &str = "If and only if the client was able to acquire the lock in the \
      majority of the instances, and the total time elapsed to acquire the lock is less than lock \
      validity time, the lock is considered to be acquired. (paper) — S5: clock re-read after the \
-     deciding reply. (protocol, 12)";
+     deciding reply. (algorithm)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };

@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_core::{Answer, Command, Holding, LockId, Origin, Ticket, Value, Verb};
+use quorlock_core::{Answer, Command, Holding, LockId, Origin, ReleaseForm, Ticket, Value, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
-use crate::ledger::subject;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "detached";
 
@@ -49,18 +48,16 @@ impl Detached {
         command: &Command,
         view: &View<'_>,
     ) -> Checked {
-        let Some((_, value)) = subject(command) else { return Ok(()) };
+        let Some((_, value)) = command.subject() else { return Ok(()) };
         let request = view.ledger.request(client, ticket.lock);
         let is_open = |value: &Value| self.open.contains_key(&(value.as_bytes().to_vec(), node));
         match (command, ticket.verb) {
-            (Command::Attach { from, .. } | Command::AttachFenced { from, .. }, _)
-                if is_open(from) =>
-            {
+            (Command::Attach { from, .. }, _) if is_open(from) => {
                 return Err(format!(
                     "client {client} attaches a lock on node {node}, and an unanswered command may set it there"
                 ));
             }
-            (Command::Attach { .. } | Command::AttachFenced { .. }, _) => {}
+            (Command::Attach { .. }, _) => {}
             (_, Verb::Extend) if request.is_none() && is_open(value) => {
                 return Err(format!(
                     "client {client} extends a lock on node {node}, and an unanswered command may set it there"
@@ -71,12 +68,12 @@ impl Detached {
                 *self.open.entry((value.clone(), node)).or_default() += 1;
                 self.sets.insert((client, node, ticket), value);
             }
-            (Command::ReleaseTaken { by_value: true, .. }, _)
-                if !self.by_value.insert((client, node, ticket)) =>
+            (Command::Release { form: ReleaseForm::Taken(from), .. }, _)
+                if from.by_value && !self.by_value.insert((client, node, ticket)) =>
             {
                 return Err(format!("client {client} sends a release by value again: {command:?}"));
             }
-            (Command::Release { .. } | Command::ReleaseShared { .. }, _) => {
+            (Command::Release { form: ReleaseForm::Plain { .. } | ReleaseForm::Shared, .. }, _) => {
                 let origin = request.map(|request| &request.origin);
                 let attempt = (client, ticket.lock, ticket.round);
                 let absent = self.absent.get(&attempt).map_or(0, BTreeSet::len);

@@ -5,12 +5,12 @@ use quorlock_core::{Answer, Extended, Verb};
 
 use super::Checked;
 use crate::fact::{Fact, span};
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "extension";
 
 pub(crate) const SENTENCE: &str = "S11: E_i grows, or is dropped on proof of loss; nothing else. S12: \
-     unknown replies change no E_i; a failed extension deletes nothing. (protocol, 12)";
+     unknown replies change no E_i; a failed extension deletes nothing. (algorithm)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, Command, Counter, Key, Keys, LockId, Token};
+use quorlock_core::{
+    AcquireForm, Answer, AttachForm, Command, Counter, ExtendForm, HealForm, Key, Keys, LockId,
+    Token,
+};
 
 use super::Checked;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, names};
 use crate::guard::{Guard, GuardId};
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::time::{SECOND, Time, US};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
@@ -22,9 +24,9 @@ pub(crate) const NAME: &str = "fencing";
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
-     while F survives. (protocol, 8) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
+     while F survives. (algorithm) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
      whose votes we hold. S19: F is written only with a grant or under L == our value; never decreases. \
-     S20: exact arithmetic below 2^53. (protocol, 12)";
+     S20: exact arithmetic below 2^53. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fencing {
@@ -218,15 +220,15 @@ impl Fencing {
         answer: &Answer,
         view: &View<'_>,
     ) -> Checked {
-        let (Command::AcquireFenced { counter, .. }
-        | Command::AttachFenced { counter, .. }
+        let (Command::Acquire { form: AcquireForm::Fenced { counter, .. }, .. }
+        | Command::Attach { form: AttachForm::Fenced { counter, .. }, .. }
         | Command::Raise { counter, .. }
-        | Command::HealFenced { counter, .. }
-        | Command::ExtendFenced { counter, .. }) = command
+        | Command::Heal { form: HealForm::Fenced { counter, .. }, .. }
+        | Command::Extend { form: ExtendForm::Fenced { counter }, .. }) = command
         else {
             return Ok(());
         };
-        let holds = subject(command).is_some_and(|(keys, value)| {
+        let holds = command.subject().is_some_and(|(keys, value)| {
             let stored = |key: &Key| view.node(node).stored(key, view.now);
             keys.iter().all(|key| stored(key).is_some_and(|stored| stored.holds(value)))
         });

@@ -8,14 +8,13 @@ use quorlock_core::{Command, Reading};
 use super::Checked;
 use crate::fact::{Fact, span};
 use crate::guard::{Guard, GuardId};
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::time::elapsed;
-use crate::view::View;
 
 pub(crate) const NAME: &str = "hold limit";
 
 pub(crate) const SENTENCE: &str = "Per node token ≤ 64 turns and ≤ T/10 in all. max_hold counts per guard \
-     and per node token. Automatic extension every T/3, bounded by max_hold. (protocol, 3 and 4)";
+     and per node token. Automatic extension every T/3, bounded by max_hold. (algorithm)";
 
 /// The first grant of each token, and the limits of its extensions. Models report no `Fact::Started`, which sets
 /// `is_watching`, so this record stays empty there.
@@ -43,14 +42,12 @@ impl HoldLimit {
                 }
             }
             Fact::Ordered { client, command, .. } => {
-                let (Command::Extend { ttl_ms, .. }
-                | Command::ExtendFenced { ttl_ms, .. }
-                | Command::ExtendShared { ttl_ms, .. }) = command
-                else {
+                let Command::Extend { ttl_ms, .. } = command else { return Ok(()) };
+                if command.taken().is_some() {
                     return Ok(());
-                };
+                }
                 let term =
-                    subject(command).and_then(|(_, value)| self.tokens.get(value.as_bytes()));
+                    command.subject().and_then(|(_, value)| self.tokens.get(value.as_bytes()));
                 let Some(term) = term else { return Ok(()) };
                 let until =
                     view.tick_reading(*client).boot().as_nanos() + *ttl_ms as i64 * 1_000_000;

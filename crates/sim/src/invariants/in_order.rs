@@ -6,13 +6,12 @@ use quorlock_core::{Answer, Ticket, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
-use crate::ledger::subject;
 
 pub(crate) const NAME: &str = "in order";
 
 pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what sets a key is not sent behind \
      its release. The client delivers the answers of a node in the order of sending, also across \
-     connections, whichever of them were asked again. (protocol, 2 and 4)";
+     connections, whichever of them were asked again. (algorithm)";
 
 /// The commands sent to each node since the client's first connection to it. In models it stays empty (no connections).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -34,7 +33,7 @@ impl InOrder {
             Fact::Sent { client, node, ticket, command } => {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
                 sent.undelivered.push_back(*ticket);
-                let value = subject(command).map(|(_, value)| value.as_bytes().to_vec());
+                let value = command.subject().map(|(_, value)| value.as_bytes().to_vec());
                 match (ticket.verb, value) {
                     (Verb::Release, Some(value)) => drop(sent.released.insert(value)),
                     (Verb::Acquire | Verb::Heal, Some(value)) if sent.released.contains(&value) => {

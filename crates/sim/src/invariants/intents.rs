@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::{Answer, Command, Key, Keys, LockId, Mode, Value};
+use quorlock_core::{AcquireForm, Answer, Command, HealForm, Key, Keys, LockId, Mode, Value};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "intents";
 
@@ -88,21 +88,15 @@ impl Intents {
 fn check_refusal(node: NodeIndex, command: &Command, view: &View<'_>) -> Checked {
     let is_in_the_way = |key: &Key, value: &Value| {
         let Some(stored) = view.node(node).stored(key, view.now) else { return false };
-        match command {
-            Command::HealShared { .. } => !stored.holds(value) && !stored.is_of_readers(),
-            _ => true,
-        }
+        let is_heal_of_reader = matches!(command, Command::Heal { form: HealForm::Shared, .. });
+        !is_heal_of_reader || !stored.holds(value) && !stored.is_of_readers()
     };
     let is_any = |keys: &Keys, value: &Value| keys.iter().any(|key| is_in_the_way(key, value));
-    match command {
-        Command::Acquire { keys, value, .. }
-        | Command::Heal { keys, value, .. }
-        | Command::HealFenced { keys, value, .. }
-        | Command::HealShared { keys, value, .. }
-            if !is_any(keys, value) =>
-        {
-            Err(format!("node {node} refuses {command:?}, and no other holder is in the way"))
-        }
-        _ => Ok(()),
+    if let Command::Acquire { keys, value, form: AcquireForm::Plain, .. }
+    | Command::Heal { keys, value, .. } = command
+        && !is_any(keys, value)
+    {
+        return Err(format!("node {node} refuses {command:?}, and no other holder is in the way"));
     }
+    Ok(())
 }

@@ -2,19 +2,18 @@
 
 use super::Checked;
 use crate::fact::Fact;
-use crate::ledger::subject;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "invalid first";
 
 pub(crate) const SENTENCE: &str = "S14: invalid locally before the first release byte. S12: a failed \
-     extension deletes nothing. (protocol, 12)";
+     extension deletes nothing. (algorithm)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {
         return Ok(());
     };
-    let Some((_, value)) = subject(command).filter(|_| command.is_release()) else {
+    let Some((_, value)) = command.subject().filter(|_| command.is_release()) else {
         return Ok(());
     };
     let now = view.reading(*client);

@@ -7,14 +7,13 @@ use quorlock_core::{Ended, Reading, Validity, Verb};
 use super::Checked;
 use crate::fact::{ClientId, Fact};
 use crate::guard::{Guard, GuardId, Guards};
-use crate::ledger::subject;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "latched";
 
 pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latched. valid_until is \
-     never raised on a latched lease. Once a guard has seen the end, the engine extends its lock no more. \
-     (protocol, 4 and 12)";
+     never raised on a latched lock. Once a guard has seen the end, the engine extends its lock no more. \
+     (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Latched {
@@ -91,7 +90,7 @@ impl Latched {
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
                 // Compares values, because after a hand-over the ticket has the lock id of the token's first guard.
-                let value = subject(command).map(|(_, value)| value);
+                let value = command.subject().map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value
                 };

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use quorlock_core::{Command, Mode};
+use quorlock_core::{Command, ExtendForm, HealForm, Mode};
 
 use super::Checked;
 use crate::fact::Fact;
 use crate::guard::{Guard, GuardId};
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "mode first";
 
@@ -26,19 +26,19 @@ impl ModeFirst {
                 if guard.hold.mode() != guard.request.mode {
                     return Err(format!("{id} is granted in another mode than was asked for"));
                 }
-                self.look(*id, guard)
+                self.check_guard(*id, guard)
             }
             Fact::Downgraded { guard: id } | Fact::Changed { guard: id, .. } => {
-                view.guards.of(*id).map_or(Ok(()), |guard| self.look(*id, guard))
+                view.guards.of(*id).map_or(Ok(()), |guard| self.check_guard(*id, guard))
             }
             Fact::TickOver { client } => {
                 let mut its = view.guards.iter().filter(|(id, _)| id.client == *client);
-                its.try_for_each(|(id, guard)| self.look(id, guard))
+                its.try_for_each(|(id, guard)| self.check_guard(id, guard))
             }
             Fact::Ordered { client, command, .. } => {
                 let (Command::Downgrade { value, .. }
-                | Command::HealShared { value, .. }
-                | Command::ExtendShared { value, .. }) = command
+                | Command::Heal { value, form: HealForm::Shared, .. }
+                | Command::Extend { value, form: ExtendForm::Shared, .. }) = command
                 else {
                     return Ok(());
                 };
@@ -59,7 +59,7 @@ impl ModeFirst {
         }
     }
 
-    fn look(&mut self, id: GuardId, guard: &Guard) -> Checked {
+    fn check_guard(&mut self, id: GuardId, guard: &Guard) -> Checked {
         match guard.hold.mode() {
             Mode::Shared if guard.fence.is_some() => {
                 Err(format!("{id} is a reader's, and has a fencing token"))

@@ -13,15 +13,14 @@ use super::Checked;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, FaultEvent};
 use crate::guard::GuardId;
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::plan::Outside;
-use crate::view::View;
 
 pub(crate) const NAME: &str = "mutual exclusion";
 
 pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any given moment, only one \
      client can hold a lock. (paper) — promised while, per lock and ttl, fewer than 2Q−N votes of a \
-     holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (protocol, 12)";
+     holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct MutualExclusion {
@@ -74,7 +73,7 @@ impl MutualExclusion {
             Fact::Detached { guard, detached: Some(it) } => {
                 self.note(*guard, &it.entry, &it.validity);
             }
-            Fact::EntryExtended { client, entry, validity: Some(validity) } => {
+            Fact::EntryExtended { client, entry, validity: Some(validity), .. } => {
                 let before = self.detached.get(entry.value.as_bytes());
                 let lock = before.map_or(LockId(0), |before| before.id.lock);
                 self.note(GuardId { client: *client, lock }, entry, validity);
@@ -102,23 +101,17 @@ impl MutualExclusion {
     }
 
     fn ordered(&mut self, client: ClientId, verb: Verb, command: &Command) -> Checked {
-        match command {
-            Command::Attach { from, .. } | Command::AttachFenced { from, .. } => {
-                self.detached.remove(from.as_bytes());
-                self.used.insert(from.as_bytes().to_vec());
-            }
-            // These commands change a lock with the same value, whichever attempt set it.
-            Command::ExtendTaken { taken, by_value: true, .. }
-            | Command::ReleaseTaken { taken, by_value: true } => {
-                self.used.insert(taken.value.as_bytes().to_vec());
-                let value = Some(&taken.value);
-                let is_it =
-                    |it: &Detached| it.value.as_ref() == value && it.keys.contains(&taken.key);
-                self.detached.retain(|_, it| !is_it(it));
-            }
-            _ => {}
+        let Some((keys, value)) = command.subject() else { return Ok(()) };
+        if let Command::Attach { from, .. } = command {
+            self.detached.remove(from.as_bytes());
+            self.used.insert(from.as_bytes().to_vec());
         }
-        let Some((_, value)) = subject(command) else { return Ok(()) };
+        // Such a command changes a lock with the same value, whichever attempt set it.
+        if let Some(from) = command.taken().filter(|from| from.by_value) {
+            self.used.insert(from.value.as_bytes().to_vec());
+            let value = Some(&from.value);
+            self.detached.retain(|_, it| it.value.as_ref() != value || !it.keys.contains(&keys[0]));
+        }
         match verb {
             Verb::Release if self.detached.remove(value.as_bytes()).is_some() => {
                 self.used.insert(value.as_bytes().to_vec());
@@ -138,13 +131,13 @@ impl MutualExclusion {
             Origin::Absent | Origin::Detached(_) => false,
         };
         let holds = |(id, guard): &(GuardId, &crate::guard::Guard)| {
-            view.can_look(id.client)
+            view.can_check(id.client)
                 && guard.is_valid(view.reading(id.client))
                 && !is_exposed(guard)
         };
         let stands = |it: &&Detached| {
             let client = it.id.client;
-            view.can_look(client) && !it.validity.remaining(view.reading(client)).is_zero()
+            view.can_check(client) && !it.validity.remaining(view.reading(client)).is_zero()
         };
         let guards = view.guards.iter().filter(holds).map(|(id, guard)| {
             let (keys, mode) = (&guard.request.keys, guard.hold.mode());

@@ -14,13 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_core::{
-    Answer, Command, Holding, Key, Keys, LockId, Mode, Quorum, Ticket, Value, Verb,
+    AcquireForm, Answer, Command, Holding, Key, Keys, LockId, Mode, Quorum, Ticket, Value, Verb,
 };
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::invariants::View;
 use crate::time::Time;
-use crate::view::View;
 
 pub(crate) const NAME: &str = "no starvation";
 
@@ -132,7 +132,9 @@ impl NoStarvation {
                     Command::Withdraw { intents, value } if !zombie && !duplicate => {
                         self.takes_back(executed, intents, value);
                     }
-                    Command::AcquireShared { keys, .. } if **answer == Answer::Granted => {
+                    Command::Acquire { keys, form: AcquireForm::Shared { .. }, .. }
+                        if **answer == Answer::Granted =>
+                    {
                         return self.lets_in(executed, keys, view);
                     }
                     _ => {}

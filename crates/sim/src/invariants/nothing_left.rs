@@ -11,7 +11,7 @@ pub(crate) const NAME: &str = "nothing left";
 
 pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node that answered within \
      the bound; an orphan (SET delivered after its connection died, node frozen meanwhile) is gone \
-     within T. (protocol, 12)";
+     within T. (algorithm)";
 
 /// Returns the key of a client's lock that is still on a node, if there is one.
 pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {

@@ -10,7 +10,7 @@ use crate::fact::{ClientId, Fact, NodeIndex};
 pub(crate) const NAME: &str = "nothing resent";
 
 pub(crate) const SENTENCE: &str =
-    "S8: nothing resent. Unknown = no vote, release owed. (protocol, 12)";
+    "S8: nothing resent. Unknown = no vote, release owed. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);

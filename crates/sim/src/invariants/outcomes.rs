@@ -8,12 +8,12 @@ use quorlock_core::{
 use super::Checked;
 use crate::fact::Fact;
 use crate::guard::GuardId;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "outcomes";
 
 pub(crate) const SENTENCE: &str = "S26: outcomes are distinct; contention is never inferred from an \
-     I/O error. (protocol, 12)";
+     I/O error. (algorithm)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {

@@ -7,14 +7,13 @@ use quorlock_core::{Answer, Ticket, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex, span};
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::time::{MS, SECOND, Time};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "owed";
 
 pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every attempt that ends other than \
-     by success releases on all nodes. (protocol, 2 and 12) — What is owed is sent again within a second, and \
+     by success releases on all nodes. (algorithm) — What is owed is sent again within a second, and \
      as soon as the node answers, until the key has expired.";
 
 /// The longest time until a client sends a failed release again, by its boot clock.
@@ -48,7 +47,7 @@ impl Owed {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             Fact::Ordered { client, node, ticket, command } if self.is_watching => {
-                let Some((_, value)) = subject(command) else { return Ok(()) };
+                let Some((_, value)) = command.subject() else { return Ok(()) };
                 let value = value.as_bytes().to_vec();
                 match ticket.verb {
                     Verb::Release => {

@@ -7,12 +7,12 @@ use quorlock_core::{LockId, Reading};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact};
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "patience";
 
 pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wait` bounds everything, \
-     connecting included. (protocol, 3 and 12)";
+     connecting included. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Patience {

@@ -7,13 +7,13 @@ use quorlock_core::{NodeId, Ticket};
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
+use crate::invariants::View;
 use crate::time::elapsed;
-use crate::view::View;
 
 pub(crate) const NAME: &str = "quarantine";
 
 pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S10: none within the \
-     quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
+     quarantine. (algorithm) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
 /// The server behind each vote, because a node's name may later lead to another server. In models, a name always leads

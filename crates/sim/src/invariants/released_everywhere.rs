@@ -4,14 +4,14 @@ use quorlock_core::LockId;
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, names};
+use crate::invariants::View;
 use crate::ledger::{NodeRecord, TokenRecord};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "released everywhere";
 
 pub(crate) const SENTENCE: &str = "If the client failed to acquire the lock for some reason, it will \
      try to unlock all the instances (even the instances it believed it was not able to lock). (paper) \
-     — S15: every attempt that ends other than by success releases on all nodes. (protocol, 12)";
+     — S15: every attempt that ends other than by success releases on all nodes. (algorithm)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {

@@ -4,28 +4,22 @@ use quorlock_core::{Answer, Command, Key};
 
 use super::Checked;
 use crate::fact::Fact;
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::node::{Content, Stored};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "stored";
 
 pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply. S15: every attempt that ends \
-     other than by success releases on all nodes. (protocol, 12) — On each key alone it is an ordinary vote; a \
+     other than by success releases on all nodes. (algorithm) — On each key alone it is an ordinary vote; a \
      string equal to our value is ours. (kinds, 1 and 2)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let Fact::Executed { node, command, answer, .. } = fact else { return Ok(()) };
-    let Some((keys, value)) = subject(command) else { return Ok(()) };
+    let Some((keys, value)) = command.subject() else { return Ok(()) };
     let stored = |key: &Key| view.node(*node).stored(key, view.now);
-    let taken = match command {
-        Command::Take { taken, .. }
-        | Command::ExtendTaken { taken, .. }
-        | Command::ReleaseTaken { taken, .. } => Some(&taken.value),
-        _ => None,
-    };
+    let taken = command.taken();
     let is_there = |it: &Stored| match &it.content {
-        Content::Text(_) => it.holds(taken.unwrap_or(value)),
+        Content::Text(_) => it.holds(taken.map_or(value, |from| &from.value)),
         Content::Scored(members) => {
             let end = members.get(value.as_bytes());
             end.is_some_and(|end| view.node(*node).lives(*end, view.now))
@@ -45,8 +39,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
         return Err(format!("node {node} says {answer:?}, and {key} is another's: {command:?}"));
     }
     if is_yes
-        && let Command::Take { taken, .. } | Command::ExtendTaken { taken, .. } = command
-        && !stored(&taken.nonce_key).is_some_and(|it| it.holds(&taken.nonce))
+        && let Some(from) = taken.filter(|_| !command.is_release())
+        && !stored(&from.nonce_key).is_some_and(|it| it.holds(value))
     {
         return Err(format!(
             "node {node} says {answer:?}, and the nonce is another's: {command:?}"

@@ -14,7 +14,8 @@ use crate::count::{Count, Counts};
 use crate::evidence_log::Void;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::GuardId;
-use crate::view::View;
+use crate::invariants::View;
+use crate::time::MS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -118,7 +119,7 @@ impl Tally {
                 self.begun(*client, *lock, *round_trip, view, counts);
             }
             Fact::Superseded { .. } => counts.add(Count::Superseded),
-            Fact::Woken { .. } => counts.add(Count::Woken),
+            Fact::WaitEnded { .. } => counts.add(Count::WaitEnded),
             Fact::TimedOut { .. } => counts.add(Count::Timeouts),
             Fact::FaultEvent(
                 FaultEvent::Paused { client, span } | FaultEvent::Suspended { client, span, .. },
@@ -140,7 +141,7 @@ impl Tally {
 
 impl Tally {
     /// Counts attempts after a push, and the hasty ones among them. An attempt is hasty if it does not wait until the
-    /// pushes of the other nodes can have arrived (protocol, 3).
+    /// pushes of the other nodes can have arrived (docs/algorithm.md, Waiting).
     fn begun(
         &mut self,
         client: ClientId,
@@ -158,7 +159,9 @@ impl Tally {
         };
         counts.add(Count::AfterPush);
         let passed = view.tick_reading(client).boot().as_nanos() - first;
-        if nodes.len() < view.terms.quorum.needed() && passed < before.as_nanos() as i64 {
+        if nodes.len() < view.terms.quorum.needed()
+            && passed < (before.as_nanos() as i64).min(100 * MS)
+        {
             counts.add(Count::Hasty);
         }
     }

@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::{Answer, Command, Key, LockId, Mode, Taken, Value, Verb};
+use quorlock_core::{
+    AcquireForm, Answer, AttachForm, Command, ExtendForm, HealForm, Key, LockId, Mode, ReleaseForm,
+    TakenFrom, Value, Verb,
+};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
-use crate::ledger::subject;
+use crate::invariants::View;
 use crate::node::{Content, Stored};
 use crate::time::{MS, Time};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "token ownership";
 
 pub(crate) const SENTENCE: &str = "This is important in order to avoid removing a lock that was \
      created by another client. (paper) — S6: fresh token per attempt. S7: delete/extend only by \
-     atomic compare of the whole value. S16: no key without a time to live. (protocol, 12)";
+     atomic compare of the whole value. S16: no key without a time to live. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {
@@ -41,7 +43,7 @@ impl TokenOwnership {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Ordered { client, ticket, command, .. } if ticket.verb == Verb::Acquire => {
-                let Some((_, value)) = subject(command) else { return Ok(()) };
+                let Some((_, value)) = command.subject() else { return Ok(()) };
                 let attempt = (*client, ticket.lock, ticket.round);
                 let known = self.attempts.entry(value.as_bytes().to_vec()).or_insert(attempt);
                 if *known != attempt {
@@ -73,11 +75,13 @@ impl TokenOwnership {
     fn executed_by_value(
         &mut self,
         node: NodeIndex,
-        (command, taken): (&Command, &Taken),
+        (command, from): (&Command, &TakenFrom),
         answer: &Answer,
         view: &View<'_>,
     ) -> Checked {
-        let [before, nonce_before] = [&taken.key, &taken.nonce_key].map(|key| {
+        let Some((keys, own_nonce)) = command.subject() else { return Ok(()) };
+        let key = &keys[0];
+        let [before, nonce_before] = [key, &from.nonce_key].map(|key| {
             let after = view.node(node).stored(key, view.now).cloned();
             let seen = &mut self.seen[node];
             let before = match &after {
@@ -86,19 +90,13 @@ impl TokenOwnership {
             };
             before.filter(|stored| view.node(node).is_alive(stored, view.now))
         });
-        let after = view.node(node).stored(&taken.key, view.now);
+        let after = view.node(node).stored(key, view.now);
         let Some(before) = before else { return Ok(()) };
         // A change of the node's clock or data clears the record, so the nonce may be unknown.
-        let is_same = || nonce_before.is_none_or(|nonce| nonce.holds(&taken.nonce));
-        let is_ours = before.holds(&taken.value)
-            && match command {
-                Command::ExtendTaken { by_value, .. } | Command::ReleaseTaken { by_value, .. } => {
-                    *by_value || is_same()
-                }
-                _ => false,
-            };
+        let is_same = || nonce_before.is_none_or(|nonce| nonce.holds(own_nonce));
+        let is_ours =
+            before.holds(&from.value) && !command.sets_a_lock() && (from.by_value || is_same());
         if !is_ours && (after != Some(&before) || *answer == Answer::Granted) {
-            let key = &taken.key;
             return Err(format!("{command:?} has changed another's {key} on node {node}"));
         }
         Ok(())
@@ -111,19 +109,13 @@ impl TokenOwnership {
         answer: &Answer,
         view: &View<'_>,
     ) -> Checked {
-        if let Command::Take { taken, .. }
-        | Command::ExtendTaken { taken, .. }
-        | Command::ReleaseTaken { taken, .. } = command
-        {
-            return self.executed_by_value(node, (command, taken), answer, view);
+        if let Some(from) = command.taken() {
+            return self.executed_by_value(node, (command, from), answer, view);
         }
-        let Some((keys, value)) = subject(command) else { return Ok(()) };
-        let from = match command {
-            Command::Attach { from, .. } | Command::AttachFenced { from, .. } => Some(from),
-            _ => None,
-        };
+        let Some((keys, value)) = command.subject() else { return Ok(()) };
+        let from = if let Command::Attach { from, .. } = command { Some(from) } else { None };
         let is_granted = matches!(answer, Answer::Granted | Answer::GrantedFenced { .. });
-        for key in keys {
+        for key in &**keys {
             let after = view.node(node).stored(key, view.now).cloned();
             let before = match &after {
                 Some(stored) => self.seen[node].insert(key.clone(), stored.clone()),
@@ -163,9 +155,9 @@ impl KeyChange<'_> {
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
         let is_from = self.from.is_some_and(|from| self.before.holds(from));
         let is_ours = self.before.holds(self.value) || is_from;
-        let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
+        let is_heal = matches!(command, Command::Heal { .. });
         let may_be_ours =
-            is_heal && subject(command).is_some_and(|(keys, _)| keys.len() > 1) || is_from;
+            is_heal && command.subject().is_some_and(|(keys, _)| keys.len() > 1) || is_from;
         match self.after {
             Some(_) if is_granted && !(is_ours && may_be_ours) => Some("granted, which was there,"),
             Some(after) if !is_ours && after != self.before => Some("changed another's"),
@@ -209,7 +201,7 @@ impl KeyChange<'_> {
             let as_writer = || stored.filter(|stored| stored.holds(self.value))?.expires_ms;
             as_reader.or_else(as_writer).filter(|end| lives(*end))
         };
-        let is_release = matches!(command, Command::ReleaseShared { .. });
+        let is_release = matches!(command, Command::Release { form: ReleaseForm::Shared, .. });
         if !is_release && ends(self.after) < ends(Some(self.before)) {
             return Some("shortened a reader's time at");
         }
@@ -229,12 +221,12 @@ fn readers(stored: Option<&Stored>) -> Option<&BTreeMap<Vec<u8>, i64>> {
 const fn is_of_readers(command: &Command) -> bool {
     matches!(
         command,
-        Command::AcquireShared { .. }
-            | Command::HealShared { .. }
-            | Command::ExtendShared { .. }
-            | Command::ReleaseShared { .. }
+        Command::Acquire { form: AcquireForm::Shared { .. }, .. }
+            | Command::Heal { form: HealForm::Shared, .. }
+            | Command::Extend { form: ExtendForm::Shared, .. }
+            | Command::Release { form: ReleaseForm::Shared, .. }
             | Command::Downgrade { .. }
-            | Command::Attach { mode: Mode::Shared, .. }
+            | Command::Attach { form: AttachForm::Shared, .. }
             | Command::GiveBack { mode: Mode::Shared, .. }
     )
 }

@@ -1,4 +1,4 @@
-//! No two guards have the same token and hand-over count, and no two guards hold the same lease.
+//! No two guards have the same token and hand-over count, and no two guards hold the same lock.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use quorlock_core::Token;
 
 use super::Checked;
 use crate::fact::Fact;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "unique guards";
 
-pub(crate) const SENTENCE: &str = "S24: two live guards never share a lease; no two guards ever show \
-     the same token. (protocol, 12)";
+pub(crate) const SENTENCE: &str = "S24: two live guards never share a lock; no two guards ever show \
+     the same token. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);
@@ -31,7 +31,7 @@ impl UniqueGuards {
                 && other.hold.ended().is_none()
         };
         match view.guards.iter().find(|(_, other)| shares(other)) {
-            Some((other, _)) => Err(format!("{id} and {other} hold one lease")),
+            Some((other, _)) => Err(format!("{id} and {other} hold one lock")),
             None => Ok(()),
         }
     }

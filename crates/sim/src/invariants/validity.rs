@@ -4,13 +4,13 @@ use super::Checked;
 use super::turn::Turn;
 use crate::fact::{Fact, span};
 use crate::guard::GuardId;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "validity";
 
 pub(crate) const SENTENCE: &str = "If the lock was acquired, its validity time is considered to be \
      the initial validity time minus the time elapsed. (paper) — S2: E_i = t_send_i + T − (ε·T + δ); \
-     valid until the Q-th largest. S4: t_send before the first byte. (protocol, 12)";
+     valid until the Q-th largest. S4: t_send before the first byte. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Validity {

@@ -9,12 +9,12 @@ use super::Checked;
 use super::turn::Turn;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
-use crate::view::View;
+use crate::invariants::View;
 
 pub(crate) const NAME: &str = "votes";
 
 pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply to this attempt on \
-     its own epoch, with no release queued for it. (protocol, 12)";
+     its own epoch, with no release queued for it. (algorithm)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
@@ -98,7 +98,7 @@ fn check_guard(id: GuardId, view: &View<'_>) -> Checked {
     for (node, record) in view.terms.quorum.node_ids().zip(&token.nodes) {
         if guard.hold.validity().has_vote_of(node) && record.yes.is_none() {
             return Err(format!(
-                "{id} counts a vote of node {} that it has not got (or has lost, or given back)",
+                "{id} counts a vote of node {} that it has not got (or has lost, or released)",
                 node.index()
             ));
         }

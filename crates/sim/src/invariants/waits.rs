@@ -9,13 +9,13 @@ use quorlock_core::{Answer, Command, Evidence, Ticket, TrustState, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex, span};
+use crate::invariants::View;
 use crate::time::{MS, SECOND, Time};
-use crate::view::View;
 
 pub(crate) const NAME: &str = "waits";
 
 pub(crate) const SENTENCE: &str = "Uptime ≥ max_ttl·(1+ε) + 2 s, bounded also by our own Δboot observation. \
-     Minimum waits (quarantine, adoption) use Δboot only. (protocol, 7 and 9) — Since a client first asked of a \
+     Minimum waits (quarantine, adoption) use Δboot only. (algorithm) — Since a client first asked of a \
      run or of an adoption, no more time has passed than by its own boot clock.";
 
 type Channel = (ClientId, NodeIndex);

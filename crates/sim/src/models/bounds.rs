@@ -9,8 +9,9 @@ use quorlock_core::{
     Retry, Rules, TakenFrom, Timing, TimingOptions, Value, Wait, Words,
 };
 
+use super::others::Others;
 use super::replica::Replica;
-use super::world::{CLIENTS, NODES, RESOURCES};
+use super::world::{CLIENTS, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
@@ -72,6 +73,8 @@ pub(crate) struct Bounds {
     pub(crate) verbs: Verbs,
     /// If set, there is only one node, which has this replica.
     pub(crate) replica: Option<Replica>,
+    /// If set, the last client has another configuration. Mutual exclusion alone is checked then.
+    pub(crate) others: Option<Others>,
 }
 
 /// The way in which clients get and release their locks.
@@ -121,6 +124,7 @@ pub(super) const M1: Bounds = Bounds {
     alike: true,
     verbs: Verbs::Plain,
     replica: None,
+    others: None,
 };
 
 pub(super) const NETWORK: Bounds =
@@ -307,14 +311,12 @@ impl Bounds {
         Keys::new(keys).unwrap_or_else(|| unreachable!("there are keys, and all differ"))
     }
 
+    /// The nodes of the first client's configuration.
     pub(crate) fn quorum(&self) -> Quorum {
-        match Quorum::majority(if self.replica.is_some() { 1 } else { NODES }) {
-            Ok(quorum) => quorum,
-            Err(error) => unreachable!("there are nodes: {error}"),
-        }
+        self.quorum_of(0)
     }
 
-    /// The rules by which clients decide whether they trust a node.
+    /// The rules by which the first client decides whether it trusts a node.
     pub(crate) fn rules(&self) -> Rules {
         let quorum = self.quorum();
         let names: Vec<_> = (0..quorum.nodes()).map(|node| format!("n{node}").into()).collect();

@@ -9,22 +9,21 @@ use quorlock_core::{
 };
 
 use super::bounds::Verbs;
-use super::rare::Rare;
+use super::rare_events::Rare;
 use super::replica::OLD;
 use super::shared::Shared;
 use super::steps::Step;
-use super::world::{Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, token};
+use super::world::{Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, SERVERS, token};
 use crate::checker::Moment;
 use crate::count::Counts;
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::{Guard, GuardId, Guards};
-use crate::invariants::Violation;
+use crate::invariants::{Surroundings, Terms, Violation};
 use crate::ledger::Ledger;
 use crate::node::ModelNode;
-use crate::view::{Surroundings, Terms};
 
-struct Nodes<'a>(&'a [Shared<ModelNode>; NODES]);
+struct Nodes<'a>(&'a [Shared<ModelNode>; SERVERS]);
 
 impl Surroundings for Nodes<'_> {
     fn reading(&self, _: ClientId) -> Reading {
@@ -35,7 +34,7 @@ impl Surroundings for Nodes<'_> {
         NOW
     }
 
-    fn can_look(&self, _: ClientId) -> bool {
+    fn can_check(&self, _: ClientId) -> bool {
         true
     }
 
@@ -75,6 +74,7 @@ impl Driver for Step<'_> {
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
         let server = self.server(client, node);
+        self.greet(client, server);
         let said = match ticket.verb {
             // Without `looks`, inspections fail. To answer them would only multiply the states: they change nothing on
             // the nodes, and the retry delay is fixed.
@@ -82,7 +82,10 @@ impl Driver for Step<'_> {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
             // Commands about trust take no time, unless the connection has other commands in flight.
-            Verb::Trust if self.world.links[client][server].is_empty() => {
+            Verb::Trust
+                if self.world.links[client][server].is_empty()
+                    && !self.bounds.competes(&command) =>
+            {
                 self.carry_out_proved(client, server, ticket, &command)
             }
             _ => {
@@ -174,6 +177,7 @@ impl Step<'_> {
                 match refusal.kind {
                     RefusalKind::TooSlow => Rare::TooSlow,
                     RefusalKind::Contended => Rare::Contended,
+                    RefusalKind::NodesUntrusted if self.bounds.others.is_some() => Rare::Barred,
                     _ => return,
                 }
             }
@@ -220,6 +224,9 @@ impl Step<'_> {
                 _ if rival == Some(client) => Rare::RivalAcquires,
                 _ => Rare::SecondAttaches,
             });
+        }
+        if self.bounds.is_other(client) {
+            self.seen.add(Rare::GrantedToOthers);
         }
         if attempts > 1 {
             self.seen.add(Rare::Retry);

@@ -7,7 +7,7 @@
 use quorlock_core::Command;
 
 use super::bounds::Bounds;
-use super::rare::Rare;
+use super::rare_events::Rare;
 use super::steps::Step;
 use super::world::{Call, ModelLink, ModelWorld};
 use super::{Action, Timed};
@@ -26,11 +26,6 @@ pub(crate) struct Replica {
 }
 
 impl Bounds {
-    /// The index by which clients know the node of this server. A node with a replica has two servers and one index.
-    pub(crate) fn name(&self, server: usize) -> NodeIndex {
-        if self.replica.is_some() { 0 } else { server }
-    }
-
     /// The answer to `WAIT` from a server whose replica has the awaited write; `None` in a model without a replica.
     pub(crate) fn acknowledged(&self) -> Option<u32> {
         self.replica.map(|_| 1)
@@ -67,7 +62,7 @@ impl Step<'_> {
     pub(super) fn server(&self, client: ClientId, node: NodeIndex) -> usize {
         match self.bounds.replica {
             Some(_) => self.world.clients[client].server,
-            None => node,
+            None => self.bounds.server(client, node),
         }
     }
 
@@ -98,7 +93,7 @@ impl Step<'_> {
         let promoted = self.world.nodes[NEW].change();
         promoted.health = Health::Good;
         promoted.run.promoted_at = Some(1);
-        self.note(&Fact::FaultEvent(FaultEvent::NodePromoted { node: self.bounds.name(NEW) }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodePromoted { node: self.bounds.name(0, NEW) }));
     }
 
     pub(super) fn move_on(&mut self, client: ClientId) {

@@ -54,12 +54,34 @@ pub struct Exploration {
     pub wrong: Option<String>,
 }
 
+pub(super) fn positive(
+    name: &'static str,
+    about: &'static str,
+    bounds: Bounds,
+    (states, steps): (usize, usize),
+    sometimes: &[Rare],
+) -> Scenario {
+    let pinned = Pinned::Exhausted { states, steps };
+    Scenario { name, about, mutant: None, bounds, pinned, sometimes: sometimes.to_vec() }
+}
+
+pub(super) fn negative(
+    name: &'static str,
+    about: &'static str,
+    mutant: Option<&'static str>,
+    bounds: Bounds,
+    after: usize,
+) -> Scenario {
+    let pinned = Pinned::Overlap { after };
+    Scenario { name, about, mutant, bounds, pinned, sometimes: Vec::new() }
+}
+
+/// The largest number of states of a small model. `cargo xtask test` explores the small models, `.ci/run` all.
+pub const SMALL: usize = 400_000;
+
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
-    let new = |name, about, bounds, (states, steps), sometimes: &[Rare]| {
-        let pinned = Pinned::Exhausted { states, steps };
-        Scenario { name, about, mutant: None, bounds, pinned, sometimes: sometimes.to_vec() }
-    };
+    let new = positive;
     let failover = [
         Rare::InTurn,
         Rare::Extended,
@@ -71,7 +93,7 @@ pub fn positives() -> Vec<Scenario> {
         Rare::Adopted,
         Rare::LostExpired,
     ];
-    vec![
+    let mut all = vec![
         new(
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
@@ -156,7 +178,7 @@ pub fn positives() -> Vec<Scenario> {
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (516_640, 1_797_688),
+            (1_099_694, 4_202_643),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -256,25 +278,24 @@ pub fn positives() -> Vec<Scenario> {
             "M9 failover",
             "a node with a replica: the replica is promoted, and the old master goes on",
             FAILOVER,
-            (608_536, 1_606_622),
+            (559_467, 1_569_171),
             &failover,
         ),
         new(
             "M9 reconnects",
             "a node with a replica: a connection breaks, and its commands come later",
             RECONNECTS,
-            (817_799, 2_793_295),
+            (1_038_780, 3_717_460),
             &[&failover[..], &[Rare::Break, Rare::BreakUnanswered, Rare::Reordered]].concat(),
         ),
-    ]
+    ];
+    all.extend(others::positives());
+    all
 }
 
 /// Models in which two clients must come to hold the lock, because an assumption is violated or a mutant is on.
 pub fn negatives() -> Vec<Scenario> {
-    let new = |name, about, mutant, bounds, after| {
-        let pinned = Pinned::Overlap { after };
-        Scenario { name, about, mutant, bounds, pinned, sometimes: Vec::new() }
-    };
+    let new = negative;
     let drift = Bounds { client_slow: 4, ..M1 };
     let mut all = vec![
         new(
@@ -310,7 +331,7 @@ pub fn negatives() -> Vec<Scenario> {
             "clients write nothing before WAIT, and a server waits for the connection's own writes",
             None,
             Bounds { replica: Some(Replica { own_write: false }), ..RECONNECTS },
-            23,
+            24,
         ),
     ];
     if cfg!(quorlock_mutants) {
@@ -326,7 +347,7 @@ pub fn negatives() -> Vec<Scenario> {
             "a vote counts without the replica's acknowledgement",
             Some("counts a vote without the replica's acknowledgement"),
             FAILOVER,
-            17,
+            18,
         ));
         all.push(new(
             "what is free",
@@ -356,6 +377,7 @@ pub fn negatives() -> Vec<Scenario> {
             M1,
             6,
         ));
+        all.extend(others::negatives());
     }
     all
 }
@@ -388,7 +410,9 @@ impl Scenario {
             bounds: self.bounds,
             only: match self.bounds.vanishing {
                 Some(_) => Some(fencing::NAME),
-                None if overlaps || self.bounds.replica.is_some() => Some(mutual_exclusion::NAME),
+                None if overlaps || self.bounds.is_exclusion_alone() => {
+                    Some(mutual_exclusion::NAME)
+                }
                 None => None,
             },
             seen: Witnesses::default(),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Detached, DetachedFrom, Entry, EntryOf, Event, Evidence, Failure, FailureKind,
@@ -9,7 +10,7 @@ use quorlock_core::{
 };
 
 use super::bounds::{Bounds, TICK, Verbs};
-use super::rare::{Rare, Witnesses};
+use super::rare_events::{Rare, Witnesses};
 use super::world::{
     CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCES, Sent, engine,
 };
@@ -51,7 +52,7 @@ impl Step<'_> {
         let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());
         if clients[client].call == Call::Over && is_idle {
-            *clients[client].engine.change() = engine(self.bounds);
+            *clients[client].engine.change() = engine(self.bounds, client);
             links[client].iter_mut().for_each(|link| *link.change() = ModelLink::default());
             clients[client].server = 0;
             watch.change().ledger.forget(client);
@@ -74,7 +75,7 @@ impl Step<'_> {
             self.detach(guard);
         } else {
             self.world.clients[client].call = Call::Over;
-            self.give_back(guard, false);
+            self.release_guard(guard, false);
         }
         self.tell_all(client);
     }
@@ -104,7 +105,7 @@ impl Step<'_> {
     pub(super) fn detached(&mut self, client: ClientId, detached: Option<&Detached>) {
         self.world.clients[client].call = Call::Over;
         let Some(Detached { entry, unanswered, .. }) = detached.cloned() else {
-            return self.give_back(GuardId { client, lock: LOCK }, false);
+            return self.release_guard(GuardId { client, lock: LOCK }, false);
         };
         self.ask(client, Event::Forget { lock: LOCK });
         let (Verbs::Take { by_value }, Origin::Taken(from)) = (self.bounds.verbs, &entry.origin)
@@ -114,16 +115,17 @@ impl Step<'_> {
         };
         let origin = Origin::Taken(Arc::new(TakenFrom { by_value, ..(**from).clone() }));
         let timing = self.bounds.request(client, None).timing;
-        let entry = EntryOf { entry: Entry { origin, ..entry }, timing, unanswered };
-        self.ask(client, Event::ReleaseEntry { lock: LOCK, entry, was_valid: true });
+        let (valid_for, entry) = (timing.ttl(), Entry { origin, ..entry });
+        let entry = EntryOf { entry, timing, unanswered };
+        self.ask(client, Event::ReleaseEntry { lock: LOCK, entry, valid_for });
     }
 
     /// The holder checks its guard, and finds that the lock has ended.
-    pub(crate) fn look(&mut self, client: ClientId) {
+    pub(crate) fn check_guard(&mut self, client: ClientId) {
         self.go_on(client);
         let guard = GuardId { client, lock: LOCK };
         let held = self.guards().of_mut(guard);
-        if held.is_some_and(|held| held.hold.look(NOW).is_some()) {
+        if held.is_some_and(|held| held.hold.latch_end(NOW).is_some()) {
             self.tell_end(guard);
             self.tell_all(client);
         }
@@ -181,22 +183,49 @@ impl Step<'_> {
         if self.bounds.guard == RestartGuard::Off {
             return (self.serve(client, node, ticket, command, false), Evidence::NotRequired);
         }
-        let link = self.world.links[client][node].change();
-        let identified = std::mem::replace(&mut link.identified, true);
-        let epoch = link.epoch;
-        let info =
-            (!identified || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
-        // In a model the present is always time 0, so the time in `INFO` carries no information and is removed.
-        let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
+        let info = (*command == Command::Identify).then(|| self.info(node));
         let answer = self.serve(client, node, ticket, command, false);
-        let marker = if info.is_some() || command.is_about_votes() {
-            let key = self.bounds.rules().marker;
-            self.world.nodes[node].change().marker(ConnectionId(client as u64), &key, 0)
-        } else {
-            MarkerSeen::NotAsked
-        };
-        // The nodes of a model send no push about a loss of data, which makes the loss harder for the client to notice.
-        (answer, Evidence::Seen { epoch, flushes: 0, info, marker, acknowledged: None })
+        let has_marker = info.is_some() || command.is_about_votes();
+        (answer, self.evidence(client, node, info, has_marker))
+    }
+
+    /// Identifies the node on a new connection, before the first command is sent there. The greeting takes no time. No
+    /// command of a model with the restart guard prolongs a lock without a guard, so the verdict declines none.
+    pub(super) fn greet(&mut self, client: ClientId, node: NodeIndex) {
+        if self.bounds.guard == RestartGuard::Off || self.world.links[client][node].identified {
+            return;
+        }
+        self.world.links[client][node].change().identified = true;
+        let info = Some(self.info(node));
+        let evidence = self.evidence(client, node, info, true);
+        let connection = self.connection(client, node);
+        let (node, round_trip) = (NodeId::new(self.bounds.name(client, node)), Duration::ZERO);
+        self.ask(client, Event::Greeted { node, connection, sent: NOW, round_trip, evidence });
+    }
+
+    /// The number of the connection, counted from one.
+    fn connection(&self, client: ClientId, node: NodeIndex) -> u64 {
+        self.world.links[client][node].epoch + 1
+    }
+
+    /// In a model the present is always time 0, so the time in `INFO` carries no information and is removed.
+    fn info(&self, node: NodeIndex) -> Result<Arc<str>, Failure> {
+        self.world.nodes[node].info(0).map(|text| text.replace(TIME, "").into())
+    }
+
+    /// The nodes of a model send no push about a loss of data, which makes the loss harder for the client to notice.
+    fn evidence(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        info: Option<Result<Arc<str>, Failure>>,
+        has_marker: bool,
+    ) -> Evidence {
+        let (by, key) = (ConnectionId(client as u64), self.bounds.rules().marker);
+        let marker = has_marker.then(|| self.world.nodes[node].change().marker(by, &key, 0));
+        let marker = marker.unwrap_or(MarkerSeen::NotAsked);
+        let epoch = self.connection(client, node);
+        Evidence::Seen { epoch, flushes: 0, info, marker, acknowledged: None }
     }
 
     /// A node carries out a command that was still in flight on a connection that has ended.
@@ -232,18 +261,19 @@ impl Step<'_> {
         if matches!(command, Command::GiveBack { .. }) && *answer == Answer::Deleted {
             self.seen.add(Rare::GivenBack);
         }
-        if matches!(command, Command::ReleaseTaken { .. }) && *answer == Answer::Other {
+        if command.taken().is_some() && command.is_release() && *answer == Answer::Other {
             self.seen.add(Rare::EqualKept);
         }
         if *answer == Answer::Marked {
             self.seen.add(Rare::Adopted);
         }
+        self.competed(client, command, answer);
         // The present is time 0, so a running node was started at a negative time. A vote is too early if the node has
         // run for less than the ttl plus 1 % (the allowed clock error).
         let uptime = -self.world.nodes[node].run.started_s * SECOND;
         let early = uptime < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
-            node: self.bounds.name(node),
+            node: self.bounds.name(client, node),
             client,
             ticket,
             command,
@@ -270,7 +300,7 @@ impl Step<'_> {
 
     fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Evidence)>) {
         let (sent, ticket, (answer, evidence)) = answer;
-        let node = NodeId::new(self.bounds.name(node));
+        let node = NodeId::new(self.bounds.name(client, node));
         self.tell(
             client,
             Event::Answered { node, sent, evidence, answers: vec![(ticket, answer)] },
@@ -287,7 +317,7 @@ impl Step<'_> {
     }
 
     pub(super) fn reconnect(&mut self, client: ClientId, node: NodeIndex) {
-        let reset = FaultEvent::Reset { client, node: self.bounds.name(node) };
+        let reset = FaultEvent::Reset { client, node: self.bounds.name(client, node) };
         self.note(&Fact::FaultEvent(reset));
         let link = self.world.links[client][node].change();
         let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
@@ -297,7 +327,7 @@ impl Step<'_> {
         let lost: Vec<_> =
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
-        if self.bounds.replica.is_some() {
+        if self.bounds.replica.is_some() || self.bounds.others.is_some() {
             (link.epoch, link.identified, link.lags) = (link.epoch + 1, false, false);
         }
         for (sent, ticket) in lost {

@@ -25,7 +25,10 @@ use crate::node::{Kind, ModelNode, Run};
 use crate::plan::Modes;
 use crate::time::{Clock, Time};
 
+/// The number of nodes in a list.
 pub(crate) const NODES: usize = 3;
+/// The number of servers. Most models have one for each node, and the others are never reached.
+pub(crate) const SERVERS: usize = 5;
 pub(crate) const CLIENTS: usize = 3;
 
 /// The lock id of each client's only call.
@@ -41,8 +44,8 @@ pub(crate) const HANDED_OUT: &str = "handed out";
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct ModelWorld {
     pub(crate) clients: [Client; CLIENTS],
-    pub(crate) nodes: [Shared<ModelNode>; NODES],
-    pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
+    pub(crate) nodes: [Shared<ModelNode>; SERVERS],
+    pub(crate) links: [[Shared<ModelLink>; SERVERS]; CLIENTS],
     pub(crate) watch: Shared<Checker>,
     /// The lock that the first client detached before the start; `None` if it detached no lock.
     pub(crate) lease: Option<DetachedFrom>,
@@ -121,8 +124,9 @@ impl Pace {
     }
 }
 
-pub(crate) fn engine(bounds: &Bounds) -> Engine {
-    Engine::guarded(bounds.quorum(), bounds.rules()).with_fixed_round_trip(Duration::ZERO)
+pub(crate) fn engine(bounds: &Bounds, client: ClientId) -> Engine {
+    Engine::guarded(bounds.quorum_of(client), bounds.rules_of(client))
+        .with_fixed_round_trip(Duration::ZERO)
 }
 
 pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
@@ -133,15 +137,18 @@ impl ModelWorld {
     /// All initial states. `only` names the single invariant to check.
     pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
         match bounds.fresh {
-            true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh))).collect(),
-            false => vec![Self::new(bounds, only, None)],
+            true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh), 0)).collect(),
+            false if bounds.others.is_some() => {
+                bounds.ages().map(|age| Self::new(bounds, only, None, age)).into()
+            }
+            false => vec![Self::new(bounds, only, None, 0)],
         }
     }
 
-    fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>) -> Self {
+    fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>, age: Time) -> Self {
         let rules = bounds.rules();
-        let client = Client {
-            engine: Shared::new(engine(bounds)),
+        let client = |id: ClientId| Client {
+            engine: Shared::new(engine(bounds, id)),
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
@@ -163,6 +170,7 @@ impl ModelWorld {
                 let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
                 node.set(&rules.marker, Some(marker.to_string().into_bytes()), None, 0);
             }
+            bounds.prepare_for_others(id, age, &mut node);
             Shared::new(node)
         };
         let link = Shared::new(ModelLink::default());
@@ -172,7 +180,7 @@ impl ModelWorld {
             Invariants::new(bounds.quorum().nodes(), only.map(str::to_owned)),
         );
         Self {
-            clients: std::array::from_fn(|_| client.clone()),
+            clients: std::array::from_fn(client),
             nodes: std::array::from_fn(node),
             links: std::array::from_fn(|_| std::array::from_fn(|_| link.clone())),
             watch: Shared::new(watch),

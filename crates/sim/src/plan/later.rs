@@ -3,6 +3,7 @@
 
 use quorlock_core::RestartGuard;
 
+use super::leases::NAMED_BEFORE_LEASES;
 use super::{Kinds, Leases, Plan, shuffle};
 use crate::fact::ClientId;
 use crate::random::Random;
@@ -38,6 +39,13 @@ pub struct Later {
     pub unacknowledged: bool,
     /// Locks that outlive their guard, and locks with the caller's value.
     pub leases: Leases,
+    /// Clients start, do one thing and end.
+    pub visits: bool,
+    /// Clients of another configuration have a node in their list by mistake.
+    pub strays: bool,
+    /// A quorum of nodes comes back with the data of a moment at which a lock had just been detached. Clients go on
+    /// extending that lock.
+    pub rolls_back: bool,
 }
 
 /// Restart guards, assigned to clients in rotation.
@@ -102,6 +110,26 @@ const NAMED_BEFORE_KINDS: [u64; 8] = [
     870,
 ];
 
+/// Whether a test or a document names this seed: its plan skips the newest draws.
+pub(super) fn is_named(seed: u64) -> bool {
+    let named = [&NAMED[..], &NAMED_LATER, &NAMED_SINCE, &NAMED_BEFORE_KINDS].concat();
+    named.contains(&seed) || NAMED_BEFORE_LEASES.contains(&seed)
+}
+
+/// Whether clients of another configuration can meet the clients of this plan: all of these are strict, and each node
+/// is a server of its own. A node with another configuration's marker or adoption bars until it is heard again, so no
+/// node may stay down to the end.
+fn may_have_strays(plan: &Plan, later: &Later, replicated: bool) -> bool {
+    let is_strict = plan.guard == RestartGuard::Strict && later.modes.is_empty();
+    let comes_back = plan.servers.down_to_the_end.is_empty();
+    is_strict
+        && comes_back
+        && !later.merges
+        && !plan.servers.duplicates
+        && !replicated
+        && !is_named(plan.seed)
+}
+
 impl Later {
     pub(super) fn draw(plan: &Plan) -> Self {
         let later = Self::settings(plan);
@@ -109,12 +137,19 @@ impl Later {
         let forgets_scripts = plan.load.fenced > 0
             && !named.contains(&plan.seed)
             && Random::new(plan.seed, 11).percent(30);
-        let is_named = named.contains(&plan.seed) || NAMED_BEFORE_KINDS.contains(&plan.seed);
-        let kinds = if is_named { Kinds::default() } else { Kinds::draw(plan) };
+        let is_older = named.contains(&plan.seed) || NAMED_BEFORE_KINDS.contains(&plan.seed);
+        let kinds = if is_older { Kinds::default() } else { Kinds::draw(plan) };
         let forgets_scripts = forgets_scripts || kinds.forgets_scripts;
-        let leases = if is_named { Leases::default() } else { Leases::draw(plan) };
-        let replicated = !is_named && Self::draws_replicas(plan) && !later.merges;
-        Self { forgets_scripts, kinds, leases, replicated, ..later }
+        let leases = if is_older { Leases::default() } else { Leases::draw(plan) };
+        let replicated = !is_older && Self::draws_replicas(plan) && !later.merges;
+        let random = &mut Random::new(plan.seed, 47);
+        let visits = random.percent(30) && !is_named(plan.seed);
+        let is_sure = later.durable.is_empty() && later.modes.is_empty() && !later.merges;
+        let has_old = is_sure && plan.guard == RestartGuard::Strict && leases.detaches > 0;
+        let rolls_back = has_old && random.percent(60) && plan.excludes() && !is_named(plan.seed);
+        let strays =
+            may_have_strays(plan, &later, replicated) && Random::new(plan.seed, 48).percent(30);
+        Self { forgets_scripts, kinds, leases, replicated, visits, strays, rolls_back, ..later }
     }
 
     fn draws_replicas(plan: &Plan) -> bool {

@@ -16,7 +16,7 @@ pub struct Leases {
 }
 
 /// Seeds in tests and documents that are older than the draws of this file. Their plans skip these draws.
-const NAMED_BEFORE_LEASES: [u64; 10] = [
+pub(super) const NAMED_BEFORE_LEASES: [u64; 10] = [
     290,
     1_135,
     6_238,

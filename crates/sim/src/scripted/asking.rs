@@ -160,7 +160,8 @@ impl ScriptedWorld {
     /// A caller of this client releases a lock without a guard.
     pub fn release_entry(&mut self, client: usize, entry: EntryOf) -> LockId {
         let lock = self.new_lock(client);
-        self.tell(client, Event::ReleaseEntry { lock, entry, was_valid: true });
+        let valid_for = entry.timing.ttl();
+        self.tell(client, Event::ReleaseEntry { lock, entry, valid_for });
         lock
     }
 

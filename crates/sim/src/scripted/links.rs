@@ -151,7 +151,7 @@ impl ScriptedWorld {
     pub fn up_unnoticed(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) != NodeState::Up {
-                self.world.connected(client, node, None);
+                self.world.connect_by_hand(client, node, true);
             }
         }
     }

@@ -6,7 +6,6 @@ use quorlock_core::{Command, Effect, Key, LockId, NodeId, Origin, TicketedComman
 use crate::driver::Driver;
 use crate::fact::{ClientId, NodeIndex};
 use crate::guard::{Guard, GuardId};
-use crate::ledger::subject;
 use crate::node::Stored;
 use crate::world::{Server, World};
 
@@ -23,7 +22,7 @@ impl World {
         if !matches!(ticket.verb, Verb::Acquire | Verb::Extend | Verb::Heal | Verb::Raise) {
             return;
         }
-        let Some((_, value)) = subject(what) else { return };
+        let Some((_, value)) = what.subject() else { return };
         let token = self.watch.ledger.of_ticket(client, *ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
         assert!(!is_released, "no acquire, extension, heal or raise follows its release");
@@ -61,7 +60,7 @@ impl World {
         let guard = |lock: &LockId| self.watch.guards.of(GuardId { client, lock: *lock });
         match effect {
             Effect::Changed { lock, .. } => {
-                let is_kept = guard(lock).is_some_and(|guard| !guard.given_back);
+                let is_kept = guard(lock).is_some_and(|guard| !guard.is_released);
                 assert!(is_kept, "a released guard does not change (S13)");
             }
             Effect::Lost { lock, .. } => {

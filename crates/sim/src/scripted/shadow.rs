@@ -41,6 +41,10 @@ impl Shadow {
                     *lock = to(*lock);
                 }
             }
+            Event::Greeted { sent, .. } => {
+                let boot = sent.boot().as_nanos() - now.boot().as_nanos();
+                *sent = Reading::new(boot, sent.real_ns() - now.real_ns());
+            }
             Event::Connecting { .. }
             | Event::Connected { .. }
             | Event::Pushed { .. }

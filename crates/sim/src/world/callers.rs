@@ -47,6 +47,15 @@ impl World {
     }
 
     fn want(&mut self, client: ClientId, caller: usize) {
+        let request = self.draw_request(client);
+        self.ask_for(client, caller, request);
+        if self.random.callers.percent(15) {
+            let span = self.random.callers.span(self.plan.load.max_ttl / 4);
+            self.plan_caller(client, caller, span);
+        }
+    }
+
+    pub(super) fn draw_request(&mut self, client: ClientId) -> Request {
         let random = &mut self.random.callers;
         let ttl = self.plan.load.max_ttl;
         let key = random.index(self.setting.keys.len());
@@ -85,12 +94,7 @@ impl World {
             progress: true,
             fenced,
         };
-        let request = self.may_take(client, request);
-        self.ask_for(client, caller, request);
-        if self.random.callers.percent(15) {
-            let span = self.random.callers.span(self.plan.load.max_ttl / 4);
-            self.plan_caller(client, caller, span);
-        }
+        self.may_take(client, request)
     }
 
     pub(crate) fn counter_for(&self, keys: &Keys, fenced: bool) -> Option<Counter> {
@@ -131,7 +135,7 @@ impl World {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else {
             self.record.counts.add(Count::CancelledInVain);
-            return self.give_back(guard, false);
+            return self.release_guard(guard, false);
         };
         let random = &mut self.random.callers;
         let ttl = self.plan.load.max_ttl;
@@ -193,14 +197,14 @@ impl World {
             return self.next(client, caller);
         };
         // A careless holder does not notice the end of its lock. Only its driver does.
-        if !careless && held.hold.look(reading).is_some() {
+        if !careless && held.hold.latch_end(reading).is_some() {
             self.tell_end(guard);
         }
         let lost = self.watch.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
         // A holder that has noticed the loss of its lock does not always release it at once.
         if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();
-            self.give_back(guard, report);
+            self.release_guard(guard, report);
             return self.next(client, caller);
         }
         if !careless && !lost && self.random.callers.percent(40) {

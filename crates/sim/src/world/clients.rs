@@ -6,7 +6,8 @@
 //! it calls `Driver::carried_out`, which does the work that only this world needs.
 
 use quorlock_core::{
-    Effect, Engine, Entry, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
+    Effect, Engine, Entry, Event, LockId, NodeId, Reading, RestartGuard, Rules, TicketedCommand,
+    Token,
 };
 
 use super::nodes::{DATE, WALL};
@@ -65,6 +66,9 @@ impl Driver for World {
     }
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect) {
+        if let Effect::Identified { node, connection, is_trusted } = effect {
+            return self.note_identified(client, *node, (*connection, *is_trusted));
+        }
         if self.by_hand.is_some() {
             return self.carried_out_by_hand(client, effect);
         }
@@ -238,6 +242,10 @@ impl World {
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
         let shadow = self.shadow(client, &event);
+        let answered = match &event {
+            Event::Answered { node, .. } => Some(*node),
+            _ => None,
+        };
         let (tokens, by_hand) = (&mut self.random.tokens, &mut self.by_hand);
         let mut words = Vec::new();
         let mut entropy = |lock| {
@@ -251,9 +259,21 @@ impl World {
         if let Some(shadow) = shadow {
             shadow.check(now, words, &self.clients[client].engine, &effects);
         }
+        self.note_round_trip(client, answered);
         self.carry_out_all(client, &effects, drawn.clone());
         for (lock, _) in drawn {
             self.stand_still_before_answers(client, lock);
+        }
+    }
+
+    /// Notes the round trip to a node that has answered, as the library's driver does.
+    fn note_round_trip(&mut self, client: ClientId, answered: Option<NodeId>) {
+        let (Client { engine, transports, .. }, Some(node)) = (&mut self.clients[client], answered)
+        else {
+            return;
+        };
+        if let Some(round_trip) = engine.round_trip(node) {
+            transports[node.index()].note_round_trip(round_trip, self.plan.wiring.silence);
         }
     }
 
@@ -280,8 +300,7 @@ impl World {
         client_state.life.alive = false;
         client_state.life.deferred.clear();
         client_state.ticks.stalled = None;
-        let wires: Vec<usize> =
-            client_state.transports.iter().filter_map(|transport| transport.wire).collect();
+        let wires: Vec<usize> = client_state.transports.iter().flat_map(Transport::wires).collect();
         for wire in wires {
             self.give_up_wire(wire);
         }

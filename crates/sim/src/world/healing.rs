@@ -12,7 +12,6 @@ use crate::fact::{ClientId, FaultEvent, span};
 use crate::guard::GuardId;
 use crate::invariants::{deadlock_free, fault_tolerance, no_starvation, nothing_left};
 use crate::node::Health;
-use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{MS, SECOND, Time};
 
 impl World {
@@ -37,6 +36,9 @@ impl World {
             if self.has_failed() || self.all_is_well(newcomer, &waiting) {
                 return;
             }
+        }
+        if !self.plan.grants() {
+            return;
         }
         let who = self.who_still_waits(newcomer, &waiting);
         let what = format!("{who} has no lock {} after the faults have ended", span(bound));
@@ -95,6 +97,7 @@ impl World {
             self.thaw_node(node);
             self.cure_node(node);
             self.evict(node, false);
+            self.send_strays_away(node);
             for key in self.setting.keys.clone() {
                 self.vacate(node, &key);
             }
@@ -122,7 +125,7 @@ impl World {
                     }
                     CallerState::Holding { lock, .. } => {
                         let report = self.random.healing.coin();
-                        self.give_back(GuardId { client, lock }, report);
+                        self.release_guard(GuardId { client, lock }, report);
                         self.clients[client].callers[caller].state = CallerState::Over;
                     }
                     CallerState::Waiting { .. } | CallerState::Over => {}
@@ -219,7 +222,7 @@ impl World {
     /// acquire may be sent late although its lock is detached by now: it waits for a pause of up to a second between
     /// two attempts to connect, and for the connection.
     fn check_nothing_left(&mut self) {
-        let connected = self.now + SECOND + CONNECT_TIMEOUT;
+        let connected = self.now + SECOND + self.plan.connect_timeout();
         let expired: Time = connected
             + self.plan.wiring.zombie_for
             + self.plan.load.max_ttl * 2

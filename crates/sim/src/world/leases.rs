@@ -19,7 +19,7 @@ use crate::time::Time;
 #[derive(Clone, Debug)]
 pub(crate) struct SimLease {
     of: EntryOf,
-    request: Request,
+    pub(super) request: Request,
     by: ClientId,
     /// Number of further times at which callers use the lease.
     uses: u64,
@@ -60,7 +60,7 @@ impl World {
         let GuardId { client, lock } = guard;
         let request = self.watch.ledger.request(client, lock).cloned();
         let Some((it, request)) = detached.zip(request) else {
-            return self.give_back(guard, false);
+            return self.release_guard(guard, false);
         };
         self.record.counts.add(Count::DetachedLocks);
         if !it.unanswered.is_empty() {
@@ -77,6 +77,7 @@ impl World {
         let uses = self.random.leases.between(1, 5).unsigned_abs();
         self.leases.push(SimLease { of, request, by: client, uses });
         self.plan_use(self.leases.len() - 1);
+        self.may_roll_back(self.leases.len() - 1);
     }
 
     fn plan_use(&mut self, lease: usize) {
@@ -89,7 +90,7 @@ impl World {
 
     /// Uses a lease at random: one or two callers attach it, a caller extends or releases it, or nothing happens.
     pub(super) fn use_lease(&mut self, lease: usize) {
-        let SimLease { of, request, by, uses } = self.leases[lease].clone();
+        let SimLease { of, request, uses, .. } = self.leases[lease].clone();
         if self.progress.healing || uses == 0 {
             return;
         }
@@ -102,8 +103,8 @@ impl World {
                     self.attach_by_any(&of, &request);
                 }
             }
-            45..75 => self.extend_or_release(lease, (of, &request, by), false),
-            75..90 => self.extend_or_release(lease, (of, &request, by), true),
+            45..75 => self.extend_or_release(lease, None, false),
+            75..90 => self.extend_or_release(lease, None, true),
             _ => {}
         }
         self.plan_use(lease);
@@ -121,7 +122,11 @@ impl World {
         self.record.counts.add(Count::Attaches);
         let (value, unanswered) = (of.entry.value.clone(), of.unanswered);
         let origin = Origin::Detached(Arc::new(DetachedFrom { value, unanswered }));
-        let request = Request { origin, ..request.clone() };
+        self.ask_beside(client, Request { origin, ..request.clone() });
+    }
+
+    /// A caller besides the usual ones asks for a lock, once.
+    pub(super) fn ask_beside(&mut self, client: ClientId, request: Request) {
         // A client has extra callers for attaching, after its `load.callers` usual ones.
         let callers = &mut self.clients[client].callers;
         let first = self.plan.load.callers;
@@ -134,16 +139,17 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// A caller extends or releases the lock. If the command compares only the value, the caller belongs to the client
+    /// A caller of this client, or of any client, extends or releases the lock. If the command compares only the value, the caller belongs to the client
     /// that uses this value.
-    fn extend_or_release(
+    pub(super) fn extend_or_release(
         &mut self,
         lease: usize,
-        (mut of, request, by): (EntryOf, &Request, ClientId),
+        client: Option<ClientId>,
         releases: bool,
     ) {
+        let SimLease { mut of, request, by, .. } = self.leases[lease].clone();
         let is_own = self.plan.later.leases.by_value && matches!(of.entry.origin, Origin::Taken(_));
-        let client = if is_own { Some(by) } else { self.any_client() };
+        let client = if is_own { Some(by) } else { client.or_else(|| self.any_client()) };
         let Some(client) = client.filter(|client| self.clients[*client].life.alive) else { return };
         if is_own && self.random.leases.coin() {
             of.entry = by_value(of.entry, &Token::new(self.random.leases.bytes()));
@@ -152,7 +158,10 @@ impl World {
         }
         let lock = self.new_lock(client);
         let event = match releases {
-            true => Event::ReleaseEntry { lock, entry: of, was_valid: true },
+            true => {
+                let valid_for = of.timing.ttl();
+                Event::ReleaseEntry { lock, entry: of, valid_for }
+            }
             false => {
                 let counter: Option<Counter> = request.fenced.clone();
                 Event::ExtendEntry { lock, entry: of, counter }

@@ -1,5 +1,7 @@
 //! Nodes: how the processes of model nodes handle messages.
 
+use std::sync::Arc;
+
 use quorlock_core::marker::Marker;
 use quorlock_core::{
     Answer, Command, Evidence, Failure, FailureKind, Key, MarkerSeen, RestartGuard,
@@ -23,6 +25,8 @@ pub(super) const WALL: Time = DATE + 1_500_000 * SECOND;
 
 /// The uptime of servers that have run for a long time.
 const LONG: Time = 1_000 * SECOND;
+
+type SaidInfo = Result<Arc<str>, Failure>;
 
 impl World {
     pub(crate) fn start_servers(&mut self) {
@@ -123,10 +127,10 @@ impl World {
         let duplicate = parcel.duplicate;
         let by = ConnectionId(parcel.wire as u64);
         let mut answers: Vec<Answer> = Vec::with_capacity(parcel.orders.len());
-        let asked_evidence = parcel.asked_evidence;
-        let info = asked_evidence.filter(|asked_evidence| asked_evidence.info);
-        let info = info.map(|_| self.info(node));
-        let first = self.network.wires[parcel.wire].flushes;
+        let (info, first) = self.info_before(node, &parcel);
+        if parcel.greets {
+            self.servers[node].known_scripts = Script::ALL.into();
+        }
         let mut flush_at = self.flush_within(parcel.orders.len());
         self.forget_scripts(node);
         let mut unknown = Vec::new();
@@ -163,18 +167,7 @@ impl World {
         if flush_at.is_some() {
             self.flush_node(node);
         }
-        let evidence = asked_evidence.map_or(Evidence::NotRequired, |asked_evidence| {
-            let node = &mut self.servers[node].node;
-            let marker = asked_evidence
-                .marker
-                .then(|| node.marker(by, &self.setting.rules.marker, self.now));
-            let marker = marker.unwrap_or(MarkerSeen::NotAsked);
-            // `INFO` read before a replacement of the data says nothing about the present data, so it is dropped.
-            let flushes = self.network.wires[parcel.wire].flushes;
-            let info = info.filter(|_| first == flushes);
-            let epoch = asked_evidence.epoch;
-            Evidence::Seen { epoch, flushes, info, marker, acknowledged: None }
-        });
+        let evidence = self.evidence(node, &parcel, (info, first));
         self.deliver_pushes(node);
         self.replicate(node);
         if duplicate {
@@ -200,6 +193,36 @@ impl World {
             let late = random.span(self.plan.load.max_ttl / 2);
             self.plan_in(late, SimEvent::Request(Box::new(parcel)));
         }
+    }
+
+    /// The `INFO` that a batch requests before its commands, and the number of flushes reported on the connection.
+    fn info_before(&self, node: NodeIndex, parcel: &Parcel) -> (Option<SaidInfo>, u64) {
+        let is_asked = parcel.asked_evidence.is_some_and(|asked_evidence| asked_evidence.info);
+        (is_asked.then(|| self.info(node)), self.network.wires[parcel.wire].flushes)
+    }
+
+    /// The evidence that follows the commands of a batch. `INFO` read before a replacement of the data says nothing
+    /// about the present data, so it is dropped.
+    fn evidence(
+        &mut self,
+        node: NodeIndex,
+        parcel: &Parcel,
+        (info, first): (Option<SaidInfo>, u64),
+    ) -> Evidence {
+        let Some(asked) = parcel.asked_evidence else { return Evidence::NotRequired };
+        let (by, key) = (ConnectionId(parcel.wire as u64), &self.setting.rules.marker);
+        let marker = asked.marker.then(|| self.servers[node].node.marker(by, key, self.now));
+        let marker = marker.unwrap_or(MarkerSeen::NotAsked);
+        let flushes = self.network.wires[parcel.wire].flushes;
+        let info = info.filter(|_| first == flushes);
+        Evidence::Seen { epoch: asked.epoch, flushes, info, marker, acknowledged: None }
+    }
+
+    /// The evidence of a greeting that takes no time.
+    pub(super) fn evidence_for(&mut self, node: NodeIndex, greeting: &Parcel) -> Evidence {
+        self.servers[node].known_scripts = Script::ALL.into();
+        let info = self.info_before(node, greeting);
+        self.evidence(node, greeting, info)
     }
 
     fn forget_scripts(&mut self, node: NodeIndex) {
@@ -238,6 +261,7 @@ impl World {
         self.servers[node].sound_since = self.now;
         self.note_fault(FaultEvent::NodeFlushed { node });
         self.push_everything(node);
+        self.may_stray(node);
     }
 
     pub(crate) fn deliver_pushes(&mut self, node: NodeIndex) {
@@ -315,6 +339,7 @@ impl World {
                 server.sound_since = self.now;
             }
             self.note_fault(FaultEvent::NodeStarted { node });
+            self.may_stray(node);
         }
     }
 
@@ -415,6 +440,7 @@ impl World {
                     self.start_client();
                 }
             }
+            Mend::Depart(client) => self.depart(client),
             Mend::StartNode(node) => self.start_node(node),
             Mend::Thaw(node) => self.thaw_node(node),
             Mend::Cure(node) => self.cure_node(node),
@@ -435,6 +461,8 @@ impl World {
                 self.plan_in(18 * SECOND, SimEvent::Mend(Mend::Thaw(0)));
             }
             Mend::Merge => self.merge(),
+            Mend::MarkForOthers(node, adoption) => self.mark_for_others(node, adoption),
+            Mend::SendStraysAway(node) => self.send_strays_away(node),
             Mend::SetWall(client, by) => {
                 self.record.counts.add(Count::ClientJumps);
                 self.step_wall(client, by);

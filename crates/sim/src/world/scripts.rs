@@ -1,6 +1,6 @@
 //! The server-side scripts, which clients must load into each node.
 
-use quorlock_core::Command;
+use quorlock_core::{AcquireForm, AttachForm, Command, ExtendForm, HealForm, ReleaseForm};
 
 use crate::node::Kind;
 
@@ -54,36 +54,42 @@ impl Script {
 
     pub(crate) fn of(command: &Command, kind: Kind) -> Option<Self> {
         match command {
-            Command::AcquireFenced { .. } | Command::AttachFenced { .. } => {
-                Some(Self::AcquireFenced)
-            }
+            Command::Acquire { keys, form, .. } => match form {
+                AcquireForm::Plain => keys.single().is_none().then_some(Self::AcquireSeveral),
+                AcquireForm::Fenced { .. } => Some(Self::AcquireFenced),
+                AcquireForm::Shared { .. } => Some(Self::AcquireShared),
+                AcquireForm::Taken(_) => Some(Self::Take),
+            },
+            Command::Heal { keys, form, .. } => match form {
+                HealForm::Plain => keys.single().is_none().then_some(Self::HealSeveral),
+                HealForm::Fenced { .. } => Some(Self::HealFenced),
+                HealForm::Shared => Some(Self::HealShared),
+            },
+            Command::Extend { form, .. } => Some(match form {
+                ExtendForm::Plain => Self::Extend,
+                ExtendForm::Fenced { .. } => Self::ExtendFenced,
+                ExtendForm::Shared => Self::ExtendShared,
+                ExtendForm::Taken(_) => Self::Taken,
+            }),
+            Command::Release { keys, form, .. } => match form {
+                ReleaseForm::Plain { .. } => {
+                    let is_native = kind.deletes_natively && keys.single().is_some();
+                    (!is_native).then_some(Self::Release)
+                }
+                ReleaseForm::Shared => Some(Self::ReleaseShared),
+                ReleaseForm::Taken(_) => Some(Self::Taken),
+            },
+            Command::Attach { form: AttachForm::Fenced { .. }, .. } => Some(Self::AcquireFenced),
             Command::Attach { .. } | Command::GiveBack { .. } => Some(Self::Attach),
-            Command::Take { .. } => Some(Self::Take),
-            Command::ExtendTaken { .. } | Command::ReleaseTaken { .. } => Some(Self::Taken),
-            Command::HealFenced { .. } => Some(Self::HealFenced),
-            Command::Raise { .. } => Some(Self::Raise),
-            Command::Extend { .. } => Some(Self::Extend),
-            Command::ExtendFenced { .. } => Some(Self::ExtendFenced),
-            Command::Acquire { keys, .. } => {
-                keys.single().is_none().then_some(Self::AcquireSeveral)
-            }
-            Command::Heal { keys, .. } => keys.single().is_none().then_some(Self::HealSeveral),
-            Command::Release { keys, .. } => {
-                let is_native = kind.deletes_natively && keys.single().is_some();
-                (!is_native).then_some(Self::Release)
-            }
             Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
                 let is_plain = keys.single().is_some() && intents.is_none();
                 (!is_plain).then_some(Self::Look)
             }
-            Command::AcquireShared { .. } => Some(Self::AcquireShared),
-            Command::HealShared { .. } => Some(Self::HealShared),
-            Command::ExtendShared { .. } => Some(Self::ExtendShared),
-            Command::ReleaseShared { .. } => Some(Self::ReleaseShared),
+            Command::Raise { .. } => Some(Self::Raise),
             Command::Downgrade { .. } => Some(Self::Downgrade),
             Command::Announce { .. } => Some(Self::Announce),
             Command::Withdraw { .. } => Some(Self::Withdraw),
-            _ => None,
+            Command::Identify | Command::Adopt { .. } | Command::Mark { .. } => None,
         }
     }
 }

@@ -11,23 +11,23 @@ use std::sync::Arc;
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
     Arrivals, BatchId, Event, Evidence, Exchange, Failure, FailureKind, Form, Key, MarkerSeen,
-    NodeId, NodeState, RestartGuard, Session, Ticket,
+    NodeId, NodeState, RestartGuard, Ticket,
 };
 
-use super::scripts::Script;
-use super::{AskedEvidence, Parcel, Process, Reply, SimEvent, World};
+use super::{AskedEvidence, Parcel, Reply, SimEvent, World};
 use crate::client::{Batch, Client, Transport};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::mutants::{Mutant, is_active};
-use crate::network::{Direction, WireId};
+use crate::network::{Direction, Wire, WireId};
 use crate::node::ConnectionId;
-use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{Time, duration, time};
 
 impl World {
     /// Sends waiting commands, as far as the connection and the batches in flight allow.
     pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
+        // The batch that waits for a connection goes first.
+        self.send_batch(client, node);
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let (transport, now) = (&mut transports[node], machine.read(self.now));
@@ -64,21 +64,26 @@ impl World {
         }
     }
 
-    fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
+    pub(super) fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let (transport, reading) = (&mut transports[node], machine.read(self.now));
-        let Some(wire) = transport.wire else { return };
-        if !transport.awaits() {
-            transport.signs.heard_at = self.now;
-        }
+        let (awaits, identified) = (transport.awaits(), transport.identified);
         let Some((id, batch)) = transport.unanswered.iter_mut().next_back() else { return };
         if batch.wire.is_some() {
             return;
         }
+        let Some(wire) = transport.wire else { return };
+        let Some(is_trusted) = identified else { return self.greet_by_hand(client, node) };
+        if !awaits {
+            transport.signs.heard_at = self.now;
+        }
         let id = *id;
         batch.wire = Some(wire);
         transport.pipeline.sent(&mut batch.exchange, reading, answered);
+        if !is_trusted {
+            transport.pipeline.decline(&mut batch.exchange, reading, answered);
+        }
         self.plan_look(client, node);
         self.wake_if_told(client);
         self.send_exchange(client, node, id);
@@ -103,6 +108,7 @@ impl World {
         self.send(Parcel {
             wire,
             batch: Some(id),
+            greets: false,
             orders,
             whole,
             asked_evidence,
@@ -166,6 +172,9 @@ impl World {
         if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
+        if reply.parcel.greets {
+            return self.greeted(client, node, wire, reply.evidence);
+        }
         transport.signs.heard_at = self.now;
         let Some(id) = reply.parcel.batch else {
             transport.signs.is_probed = false;
@@ -209,7 +218,7 @@ impl World {
     }
 
     /// Fails the batches that were sent on this connection, or, for `None`, the batches that wait for a connection.
-    fn fail_batches(
+    pub(super) fn fail_batches(
         &mut self,
         client: ClientId,
         node: NodeIndex,
@@ -244,6 +253,13 @@ impl World {
 
     /// The client gives up a connection. Messages in flight are lost or still arrive, some of them much later.
     pub(crate) fn give_up_wire(&mut self, wire: WireId) {
+        self.drop_wire(wire);
+        let Wire { client, node, .. } = self.network.wires[wire];
+        self.note(&Fact::GivenUp { client, node });
+    }
+
+    /// The client gives up a connection that has carried no batch.
+    pub(super) fn drop_wire(&mut self, wire: WireId) {
         let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];
         it.open_here = false;
@@ -258,9 +274,8 @@ impl World {
                 _ => it.held_until = now + random.between(0, zombie_for),
             },
         }
-        let (client, node) = (it.client, it.node);
+        let node = it.node;
         self.servers[node].node.disconnect(ConnectionId(wire as u64));
-        self.note(&Fact::GivenUp { client, node });
     }
 
     pub(crate) fn broken(&mut self, wire: WireId) {
@@ -269,16 +284,27 @@ impl World {
         }
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         self.record.counts.add(Count::ConnectionsBroken);
+        let transport = &mut self.clients[client].transports[node];
+        let is_present = transport.wire == Some(wire);
+        let greeting = transport.dials.greeting.take_if(|greeting| greeting.wire == wire);
+        if greeting.is_some() && !is_present {
+            transport.dials.present = None;
+            self.drop_wire(wire);
+            return self.not_connected(client, node, FailureKind::Unreachable);
+        }
         self.give_up_wire(wire);
         let transport = &mut self.clients[client].transports[node];
         let failure = Failure::unsent(FailureKind::Unreachable);
-        let is_present = transport.wire == Some(wire);
         if is_present {
             (transport.wire, transport.signs.is_probed) = (None, false);
-            transport.dials.present = None;
+            (transport.dials.present, transport.identified) = (None, None);
+            let given_up = transport.dials.greeting.take();
             let entropy = self.random.transports.word();
             transport.supervisor.broken(duration(self.now), failure.clone(), entropy);
             self.note(&Fact::Disconnected { client, node, why: "the connection is broken" });
+            if let Some(greeting) = given_up {
+                self.drop_wire(greeting.wire);
+            }
         }
         self.fail_batches(client, node, Some(wire), &failure);
         self.send_waiting(client, node);
@@ -293,7 +319,7 @@ impl World {
         }
         let transport = &mut self.clients[client].transports[node];
         let was_up = *transport.supervisor.state() == NodeState::Up;
-        let task = transport.supervisor.look(duration(self.now), transport.activity());
+        let task = transport.supervisor.next_task(duration(self.now), transport.activity());
         let is_suspended = matches!(transport.supervisor.state(), NodeState::Suspended(_));
         if was_up && is_suspended {
             self.record.counts.add(Count::Suspensions);
@@ -314,7 +340,7 @@ impl World {
             return;
         }
         let transport = &mut self.clients[client].transports[node];
-        let next = transport.supervisor.next_look(duration(self.now), transport.activity());
+        let next = transport.supervisor.next_task_at(duration(self.now), transport.activity());
         let Some(next) = next.map(time).filter(|next| *next < transport.next_look.at) else {
             return;
         };
@@ -330,88 +356,19 @@ impl World {
         (transport.signs.is_probed, transport.signs.heard_at) = (true, self.now);
         self.record.counts.add(Count::Probes);
         let (orders, asked_evidence) = (Vec::new(), None);
-        let probe =
-            Parcel { wire, batch: None, orders, whole: false, asked_evidence, duplicate: false };
-        let arrival = self.network.arrival(wire, Direction::There, self.now);
-        self.plan_at(arrival, SimEvent::Request(Box::new(probe)));
+        self.send_without_batch(Parcel {
+            wire,
+            batch: None,
+            greets: false,
+            orders,
+            whole: false,
+            asked_evidence,
+            duplicate: false,
+        });
     }
 
-    fn dial(&mut self, client: ClientId, node: NodeIndex) {
-        let transport = &mut self.clients[client].transports[node];
-        transport.dials.count += 1;
-        let dial = transport.dials.count;
-        transport.dials.present = Some(dial);
-        let arrival = self.network.dial(client, node, self.now);
-        let latest = self.now + CONNECT_TIMEOUT;
-        self.turn_to_name(node);
-        let refused = self.servers[node].process == Process::Down && !self.servers[node].silent;
-        let hears = self.servers[node].process == Process::Runs || refused;
-        let in_time = arrival <= latest && hears;
-        let at = if in_time { arrival } else { latest };
-        self.plan_at(at, SimEvent::Dialled { client, node, dial, in_time });
-    }
-
-    pub(crate) fn dialled(&mut self, client: ClientId, node: NodeIndex, dial: u64, in_time: bool) {
-        let transport = &mut self.clients[client].transports[node];
-        if transport.dials.present != Some(dial) {
-            return;
-        }
-        transport.dials.present = None;
-        let side = self.turn_to_name(node);
-        if in_time && self.servers[node].process == Process::Runs {
-            return self.connected(client, node, side);
-        }
-        self.record.counts.add(Count::ConnectionsRefused);
-        let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
-        self.not_connected(client, node, kind);
-    }
-
-    pub(crate) fn not_connected(&mut self, client: ClientId, node: NodeIndex, kind: FailureKind) {
-        let (now, failure) = (duration(self.now), Failure::unsent(kind));
-        let transport = &mut self.clients[client].transports[node];
-        transport.supervisor.not_connected(now, failure.clone(), self.random.transports.word());
-        if matches!(transport.supervisor.state(), NodeState::Down(_)) {
-            self.note(&Fact::Disconnected { client, node, why: "no connection can be made" });
-            self.fail_batches(client, node, None, &failure);
-            self.send_waiting(client, node);
-        }
-        self.supervise(client, node);
-    }
-
-    pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex, side: Option<bool>) {
-        let is_guarded = self.guard_of(client) != RestartGuard::Off;
-        let transport = &mut self.clients[client].transports[node];
-        if !transport.supervisor.connected(duration(self.now), transport.activity()) {
-            return self.supervise(client, node);
-        }
-        let old = transport.wire.take();
-        let wire = self.network.connect(client, node);
-        self.network.wires[wire].side = side;
-        transport.wire = Some(wire);
-        transport.epoch += 1;
-        transport.session = Session::new(is_guarded).replicated(side.is_some());
-        self.servers[node].known_scripts = Script::ALL.into();
-        let transport = &mut self.clients[client].transports[node];
-        (transport.signs.heard_at, transport.signs.is_probed) = (self.now, false);
-        let again = transport.dials.count > 1;
-        match old {
-            Some(_) => self.record.counts.add(Count::Replacements),
-            None if again => self.record.counts.add(Count::Reconnections),
-            None => {}
-        }
-        self.note(&Fact::Connected { client, node, replaces: old.is_some() });
-        if let Some(old) = old {
-            self.give_up_wire(old);
-            let failure = Failure::unsent(FailureKind::Unreachable);
-            self.fail_batches(client, node, Some(old), &failure);
-        }
-        self.send_batch(client, node);
-        self.clients[client]
-            .arrivals
-            .answered
-            .push(Event::Pushed { node: NodeId::new(node), keys: None });
-        self.wake(client);
-        self.send_waiting(client, node);
-        self.supervise(client, node);
+    pub(super) fn send_without_batch(&mut self, parcel: Parcel) {
+        let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
+        self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
 }

@@ -1,10 +1,10 @@
 //! Whether the server is reachable, and which rights its user has.
 
 use quorlock::admin::Weight;
-use quorlock_core::{Failure, FailureKind};
+use quorlock_core::{Failure, FailureKind, TimingOptions};
 
-use super::Case;
 use super::trust_state::is_for_its_kind;
+use super::{Case, is_busy};
 use crate::doctor::Finding;
 use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::Facts;
@@ -50,9 +50,37 @@ fn of(weight: Weight, names: &[(&'static str, Weight)]) -> Vec<&'static str> {
 impl Case<'_> {
     pub(super) fn unreached(&self, failure: &Failure) -> Finding {
         let login = failure.kind() == FailureKind::Unauthenticated;
+        if failure.kind() == FailureKind::Busy {
+            return self.busy();
+        }
         let check = if login { "login" } else { "reach" };
         let why = "its vote is missing from every lock";
         Error.finding(check, failure.to_string(), why, self.to_reach(failure))
+    }
+
+    /// The finding about a server that runs a script or function of another program.
+    pub(super) fn busy(&self) -> Finding {
+        Error.finding(
+            "busy",
+            "it runs a script or a function, and refuses all other commands until that has ended",
+            "its vote is missing from every lock meanwhile",
+            self.to_end_script(),
+        )
+    }
+
+    fn to_end_script(&self) -> String {
+        format!(
+            "wait until it has ended, then look again: quorlock doctor; to end it, if it has written nothing: {} (a \
+             function: FUNCTION KILL)",
+            self.cli("SCRIPT KILL")
+        )
+    }
+
+    pub(super) fn to_load(&self) -> String {
+        format!(
+            "wait: {} shows how far it is; then look again: quorlock doctor",
+            self.cli("INFO persistence")
+        )
     }
 
     /// The remedy if the server cannot be reached or refuses the login.
@@ -77,6 +105,9 @@ impl Case<'_> {
         if failure.kind() == FailureKind::Unauthenticated {
             return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
                 .to_owned();
+        }
+        if failure.kind() == FailureKind::Loading {
+            return self.to_load();
         }
         if failure.kind() == FailureKind::MissingCommand {
             return "remove its rename-command line from the server's configuration file, and restart it"
@@ -109,6 +140,11 @@ impl Case<'_> {
                 self.set(&["maxclients NUMBER"])
             );
         }
+        if says("has no database") {
+            return "use a lower number in the node's URL in all clients; or write a larger `databases` into the server's \
+                    configuration file, and restart it; then look again: quorlock doctor"
+                .to_owned();
+        }
         let cli = &self.node.redis_cli;
         let other = if says("begins with redis://") {
             format!(
@@ -123,6 +159,24 @@ impl Case<'_> {
         } else {
             String::new()
         };
+        if other.is_empty()
+            && matches!(failure.kind(), FailureKind::Silent | FailureKind::ConnectTimeout)
+        {
+            let timeout = self.topology.timing.connect_timeout();
+            let longer = match failure.kind() {
+                FailureKind::ConnectTimeout
+                    if timeout < TimingOptions::default().connect_timeout =>
+                {
+                    "choose a longer connect timeout, or none; else, "
+                }
+                _ => "",
+            };
+            return format!(
+                "{longer}if the server runs, it is frozen or overloaded: continue or restart it; else fix the way to it (its \
+                 address, a firewall), until this answers at once; it waits as long as the server does: {}",
+                self.cli("PING")
+            );
+        }
         format!(
             "{other}start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
             self.cli("PING")
@@ -182,7 +236,10 @@ impl Case<'_> {
             ));
         }
         if let Some(error) = &rights.cannot_write {
-            let is_reported = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
+            let is_reported = match &facts.info {
+                Ok(info) => is_for_its_kind(error, info),
+                Err(why) => is_busy(why) && is_busy(error),
+            };
             let severity = if is_reported { Note } else { Error };
             findings.push(severity.finding(
                 "write",
@@ -208,6 +265,8 @@ impl Case<'_> {
                 self.cli("BGSAVE")
             ),
             "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
+            "BUSY" => self.to_end_script(),
+            "LOADING" => self.to_load(),
             _ => format!(
                 "fix what else is found here, or what the server says{}; then look again: quorlock doctor",
                 self.told_by("INFO", " tells more")

@@ -1,8 +1,7 @@
 //! Findings about the data of a server, in memory and on disk.
 
-use quorlock::admin::Node as _;
+use quorlock_core::display::{WORD_MAX, shown};
 use quorlock_core::info::Info;
-use quorlock_core::shown::{WORD_MAX, shown};
 
 use super::Case;
 use crate::doctor::Finding;

@@ -1,15 +1,37 @@
-//! Findings about keys that look like locks and never expire.
+//! Findings about keys: those that look like locks and never expire, and fencing counters.
 
-use quorlock_core::shown::{WORD_MAX, shown};
+use quorlock_core::display::{WORD_MAX, shown};
 
 use super::Case;
 use crate::doctor::Finding;
 use crate::doctor::Severity::{Note, Warning};
 use crate::doctor::look::Facts;
+use crate::scan::COUNTERS_MAX;
 
 const NAMED_MAX: usize = 5;
 
 impl Case<'_> {
+    /// Names the locks that have a fencing counter. A holder without a fencing token makes the tokens of the others useless.
+    pub(super) fn fenced(facts: &Facts) -> Option<Finding> {
+        let count = facts.fenced.len();
+        let names = facts.fenced.iter().take(NAMED_MAX);
+        let names: Vec<String> =
+            names.map(|name| format!("\"{}\"", shown(name, WORD_MAX))).collect();
+        let more = match count.saturating_sub(names.len()) {
+            0 => String::new(),
+            _ if count >= COUNTERS_MAX => " and many more".to_owned(),
+            more => format!(" and {more} more"),
+        };
+        (count > 0).then(|| {
+            Note.finding(
+                "fenced",
+                format!("it has fencing counters for {}{more}", names.join(", ")),
+                "a holder without a fencing token is not refused when it writes late",
+                "lock these keys with --fenced (acquire_fenced in programs), all of them, or none",
+            )
+        })
+    }
+
     pub(super) fn leftovers(&self, facts: &Facts) -> Vec<Finding> {
         let intents = self.topology.intent("");
         let mut findings: Vec<Finding> = facts

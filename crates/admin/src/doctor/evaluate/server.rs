@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use quorlock::admin::RedisCli;
+use quorlock_core::ROUND_TRIPS_AWAITED;
+use quorlock_core::display::{WORD_MAX, ceil_ms, exactly, shown};
 use quorlock_core::info::Info;
-use quorlock_core::shown::{WORD_MAX, shown};
 
 use super::Case;
 use crate::doctor::Finding;
@@ -51,10 +52,7 @@ impl Case<'_> {
                 "loading",
                 "it is loading its data".to_owned(),
                 "until then it refuses all commands",
-                format!(
-                    "wait: {} shows how far it is; then look again: quorlock doctor",
-                    self.cli("INFO persistence")
-                ),
+                self.to_load(),
             );
         }
         if let Some(policy) = &info.evicts_by {
@@ -71,13 +69,16 @@ impl Case<'_> {
         findings
     }
 
-    pub(super) fn database(facts: &Facts) -> Option<Finding> {
+    pub(super) fn database(&self, facts: &Facts) -> Option<Finding> {
         let failure = facts.elsewhere.as_ref().filter(|it| it.kind().is_disagreement())?;
         Some(Error.finding(
             "database",
             failure.detail().unwrap_or_default(),
             "clients in different databases know nothing of each other's locks",
-            "give all clients the same URL; or, if no lock is in use: quorlock init --fresh",
+            format!(
+                "give all clients the same URL; or, to use this database, {}",
+                self.topology.init.fresh(true, 0)
+            ),
         ))
     }
 
@@ -158,7 +159,30 @@ impl Case<'_> {
                 ),
             );
         }
+        let too_short = facts.times.latency().and_then(|latency| self.too_short_for(latency));
+        if let Some(setting) = too_short {
+            warning(
+                "timeout",
+                setting,
+                "an answer that takes a little longer than usual comes too late, and the node counts as failed",
+                "change the setting in all clients".to_owned(),
+            );
+        }
         findings
+    }
+
+    /// The setting that leaves an answer, or a connection, less than four round trips.
+    fn too_short_for(&self, latency: Duration) -> Option<String> {
+        let timing = &self.topology.timing;
+        let (connect_timeout, needed) = (timing.connect_timeout(), latency * ROUND_TRIPS_AWAITED);
+        let connecting = (connect_timeout < needed).then(|| {
+            format!(
+                "a round trip takes {latency:.1?} and the connect timeout is {connect_timeout:.1?}, choose at \
+                 least {}, or none",
+                exactly(ceil_ms(needed))
+            )
+        });
+        timing.too_short_for(latency).or(connecting)
     }
 }
 

@@ -35,6 +35,7 @@ fn facts() -> Facts {
         adopted_for: Duration::ZERO,
         sentinels: Vec::new(),
         leftovers: Vec::new(),
+        fenced: std::collections::BTreeSet::new(),
         unscanned: None,
         may_debug: false,
         rights: Rights::default(),
@@ -126,6 +127,12 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, set_back), ["uptime"]);
     let far = |facts: &mut Facts| facts.times.round_trips = vec![Duration::from_millis(101)];
     assert_eq!(found(false, far), ["latency"]);
+    let apart = |facts: &mut Facts| facts.times.round_trips = vec![Duration::from_millis(501)];
+    assert_eq!(
+        found(false, apart),
+        ["latency", "timeout"],
+        "the ttl of 10 s leaves 2 s for an answer"
+    );
     let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
     assert_eq!(found(false, old), ["version"]);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock::admin::Topology;
 use quorlock_core::RestartGuard;
-use quorlock_core::shown::seconds;
+use quorlock_core::display::seconds;
 
 use crate::doctor::Severity::Error;
 use crate::doctor::{Finding, NodeReport, Votes};
@@ -35,11 +35,11 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
     let (until, fix) = match waits.get(missing - 1) {
         Some((false, _)) => (
             format!("for about {longest} s"),
-            "quorlock doctor looks again; if no lock is in use, quorlock init --fresh ends the wait",
+            "look again: quorlock doctor; or, to end the wait, stop all clients, then quorlock init --fresh",
         ),
         Some((true, _)) => (
             format!("until a client has waited {longest} s once"),
-            "if no lock is in use, quorlock init --fresh spares that",
+            "to spare that, stop all clients, then quorlock init --fresh",
         ),
         None => ("until the errors are fixed".to_owned(), "then look again: quorlock doctor"),
     };

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use quorlock::admin::Weight;
+use quorlock_core::display::{SETTINGS_MAX, seconds, shown, shown_text};
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::{SETTINGS_MAX, seconds, shown, shown_text};
 
 use super::Case;
 use super::access::LACKS_RIGHTS;
 use crate::doctor::Severity::{Error, Note, Warning};
-use crate::doctor::look::{Facts, Seen};
+use crate::doctor::look::{Facts, Looked, Seen};
 use crate::doctor::{Finding, Votes};
 
 /// The consequence of a finding about a key of the library's own.
@@ -22,14 +22,13 @@ const FORGOTTEN: &str =
 
 /// The remedy for a wait that has begun.
 const TIME_MENDS: &str =
-    "wait, then look again: quorlock doctor; or, if no lock is in use: quorlock init --fresh";
+    "wait, then look again: quorlock doctor; or stop all clients, then quorlock init --fresh";
 
 /// The remedy for a wait that is over.
 const NOTHING: &str = "nothing needs to be fixed";
 
 /// The remedy for a wait that has not begun.
-const USE_MENDS: &str =
-    "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
+const USE_MENDS: &str = "have a client wait for a lock that long, once; or stop all clients, then quorlock init --fresh";
 
 /// Names of the checks that report how long a node waits until it votes.
 pub(super) const WAITS: [&str; 5] = ["restarted", "promoted", "adoption", "unused", "marker"];
@@ -102,6 +101,9 @@ impl Case<'_> {
                 Some(adoption) if adoption.marker.cluster == self.topology.rules.cluster => {
                     Some(adoption)
                 }
+                Some(adoption) if self.may_replace(&adoption.marker.cluster, text) => {
+                    return self.replaced(&adoption);
+                }
                 Some(adoption) => {
                     return no(self.other("it is in quarantine for", &adoption.marker.cluster));
                 }
@@ -155,6 +157,47 @@ impl Case<'_> {
         (votes, Some(severity.finding(check, what, why, fix)))
     }
 
+    /// Whether a client replaces this adoption of other settings by its own: these settings can have no quorum without the
+    /// nodes that have it, and a quorum of nodes votes for the client.
+    fn may_replace(&self, theirs: &Cluster, text: &str) -> bool {
+        let ours = &self.topology.rules.cluster;
+        let facts = || self.looked.iter().filter_map(|node| node.facts.as_ref().ok());
+        let is_adopted = |facts: &&Facts| match (&facts.marker, &facts.adoption) {
+            (Seen::Nothing, Seen::Text(text)) => {
+                Adoption::parse(text).is_some_and(|adoption| adoption.marker.cluster == *theirs)
+            }
+            _ => false,
+        };
+        let votes = |facts: &&Facts| match (&facts.marker, &facts.info) {
+            (Seen::Text(text), Ok(info)) => Marker::parse(text)
+                .is_some_and(|marker| marker.cluster == *ours && marker.run_id == info.run_id),
+            _ => false,
+        };
+        let adopted = facts().filter(is_adopted).count();
+        let is_harmless = theirs
+            .nodes_and_quorum()
+            .is_some_and(|(nodes, quorum)| nodes.saturating_sub(adopted) < quorum);
+        let needed = self.topology.quorum.needed();
+        !Adoption::was_moved(text) && is_harmless && facts().filter(votes).count() >= needed
+    }
+
+    /// The finding about an adoption of other settings that the next client replaces.
+    fn replaced(&self, adoption: &Adoption) -> (Votes, Option<Finding>) {
+        let theirs = shown(&adoption.marker.cluster.to_string(), SETTINGS_MAX);
+        let wait = Duration::from_millis(adoption.wait_ms).max(self.topology.rules.quarantine());
+        let left = seconds(wait);
+        let finding = Warning.finding(
+            "configuration",
+            format!(
+                "it is in quarantine for {theirs}; the next command with the settings used here takes it back, and its \
+                 votes count {left} s after that"
+            ),
+            "a client with another list of nodes has begun to use a node that had lost its data",
+            "find that client and correct its list; the node needs nothing but the next lock",
+        );
+        (Votes::CountAfterUse(wait), Some(finding))
+    }
+
     /// The remedy for a node whose server was promoted. If one of its replicas were away, another finding would say so.
     fn after_promotion(&self, facts: &Facts, mended: &str) -> String {
         if self.node.replicas > 0 {
@@ -187,11 +230,13 @@ impl Case<'_> {
 
     fn other(&self, how: &str, theirs: &Cluster) -> Finding {
         let ours = &self.topology.rules.cluster;
+        let all = Looked::settings(self.looked);
+        let change = self.topology.init.or_change(all.iter().map(|(node, text)| (*node, &**text)));
         Error.finding(
             "configuration",
             format!("{how} {}, but here it is {ours}", shown(&theirs.to_string(), SETTINGS_MAX)),
             "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
-            "give all clients the same settings; or, to change them, quorlock init --reconfigure",
+            format!("give all clients the same settings; {change}"),
         )
     }
 

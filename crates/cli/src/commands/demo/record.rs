@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::workers::Hold;
-use crate::commands::percentile;
 use crate::output::columns;
 
 /// The columns of the table in the verdict.
@@ -48,14 +47,8 @@ impl Record {
         }
     }
 
-    /// The verdict. `counter` is the number in the file at the end, `None` if the file has no number. `places` says
-    /// where the workers ran.
-    pub(super) fn conclude(
-        mut self,
-        counter: Option<u64>,
-        places: &str,
-        now_ns: u64,
-    ) -> Conclusion {
+    /// The verdict. `counter` is the number in the file at the end, `None` if the file has no number.
+    pub(super) fn conclude(mut self, counter: Option<u64>, now_ns: u64) -> Conclusion {
         self.end(now_ns);
         let overlaps = self.overlaps();
         let writes: u64 = self.holds.iter().map(|hold| u64::from(hold.wrote)).sum();
@@ -66,8 +59,8 @@ impl Record {
         let in_file = counter.map_or_else(|| "rubbish".to_owned(), |count| count.to_string());
         lines.extend([
             String::new(),
-            format!("workers that held it: {}, in {places}", workers.len()),
-            format!("two holders at the same time: {overlaps} times, by the clock that all processes share"),
+            format!("workers that held it: {}", workers.len()),
+            format!("two holders at the same time: {overlaps} times"),
             format!("writes: {writes}; the number in the file: {in_file}"),
         ]);
         let late = self.holds.iter().filter(|hold| hold.late).count();
@@ -160,6 +153,12 @@ impl Record {
     }
 }
 
+/// A percentile of the sorted times: the smallest one such that `percent` percent of the times are not larger.
+fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
+}
+
 /// A short time in milliseconds: with two decimals below 10 ms, without decimals from there on.
 fn in_ms(time: Duration) -> String {
     let millis = time.as_secs_f64() * 1000.0;
@@ -173,7 +172,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn conclusion(held_from_ms: &[u64], counter: Option<u64>) -> Conclusion {
-        record(held_from_ms).conclude(counter, "here", 200 * MS)
+        record(held_from_ms).conclude(counter, 200 * MS)
     }
 
     /// Holds of 2 ms that begin at these times. Each worker asked 1 ms before its hold, and wrote once.
@@ -222,7 +221,7 @@ mod tests {
         assert!(fault(Some(4)).contains("more than the workers say"));
         let mut record = record(&[1, 3, 5]);
         record.holds[1].late = true;
-        let conclusion = record.conclude(Some(1), "here", 200 * MS);
+        let conclusion = record.conclude(Some(1), 200 * MS);
         assert_eq!(conclusion.faults, [""; 0]);
         assert!(conclusion.summary.ends_with("2 lost updates"), "{}", conclusion.summary);
     }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use anstyle::Style;
 
-use crate::window::{USUAL, Window, cut};
+use crate::terminal_size::{TerminalSize, USUAL, cut};
 
 pub(super) mod style {
     use anstyle::{AnsiColor, Style};
@@ -25,7 +25,7 @@ pub(super) struct Screen {
     /// Whether standard output is a terminal on which the panel can be rewritten.
     pub(super) is_live: bool,
     has_colours: bool,
-    size: Window,
+    size: TerminalSize,
 }
 
 impl Screen {
@@ -40,7 +40,7 @@ impl Screen {
 
     /// Call this when the terminal's size may have changed, or after another program had the terminal.
     pub(super) fn enter(&mut self) {
-        self.size = Window::of(io::stdout());
+        self.size = TerminalSize::of(io::stdout());
         if self.is_live {
             // Hides the cursor, which would jump.
             put("\x1b[?25l");

@@ -32,26 +32,25 @@ const OWN_WAIT: Duration = Duration::from_secs(1);
 const FREE_KEY: &str = "another";
 
 pub(super) async fn play(stage: &mut Stage) -> Result<(), Refused> {
-    stage.change("all five up", &[], Fate::Up)?;
+    stage.change("all five up", &[], Fate::Up);
     stage.narrate("All five nodes are up, and the workers contend.");
     stage.play(sleep(LONG)).await?;
 
-    stage.change("b frozen", &[B], Fate::Frozen)?;
-    let by = stage.nodes.by("SIGSTOP");
-    stage.narrate(&format!("Node b is frozen {by}: it takes what it is sent and says nothing."));
+    stage.change("b frozen", &[B], Fate::Frozen);
+    stage
+        .narrate("Node b is frozen (as if by SIGSTOP): it takes what it is sent and says nothing.");
     stage.play(sleep(LONG)).await?;
-    stage.change("b resumed", &[B], Fate::Up)?;
-    let by = stage.nodes.by("SIGCONT");
-    stage.narrate(&format!("Node b goes on where it was {by}."));
+    stage.change("b resumed", &[B], Fate::Up);
+    stage.narrate("Node b goes on where it was (as if by SIGCONT).");
     stage.play(sleep(SHORT)).await?;
 
-    stage.change("c and d dead", &[C, D], Fate::Killed)?;
-    let (killed, by) = (boot_ns(), stage.nodes.by("kill -9"));
-    stage.narrate(&format!(
-        "Nodes c and d are killed {by}. Three of five are a majority: work goes on."
-    ));
+    stage.change("c and d dead", &[C, D], Fate::Killed);
+    let killed = boot_ns();
+    stage.narrate(
+        "Nodes c and d are killed (as if by kill -9). Three of five are a majority: work goes on.",
+    );
     stage.play(sleep(DOWN)).await?;
-    stage.change("c and d back", &[C, D], Fate::Restarted)?;
+    stage.change("c and d back", &[C, D], Fate::Restarted);
     stage.narrate(&format!(
         "Nodes c and d are started again, empty. They were down for {}, longer than any lock lives here \
          ({}), so they forgot none that counts (the paper's delayed restart).",
@@ -60,7 +59,7 @@ pub(super) async fn play(stage: &mut Stage) -> Result<(), Refused> {
     ));
     stage.play(sleep(SHORT)).await?;
 
-    stage.change("c, d and e dead", &[C, D, E], Fate::Killed)?;
+    stage.change("c, d and e dead", &[C, D, E], Fate::Killed);
     let killed = boot_ns();
     stage
         .narrate("Nodes c, d and e are killed. Two of five are no majority: nobody gets the lock.");
@@ -75,7 +74,7 @@ pub(super) async fn play(stage: &mut Stage) -> Result<(), Refused> {
         Ok(_) => stage.record.faults.push("two of five nodes were enough to get the lock".into()),
     }
     stage.play(sleep(DOWN.saturating_sub(since(killed)))).await?;
-    stage.change("all five back", &[C, D, E], Fate::Restarted)?;
+    stage.change("all five back", &[C, D, E], Fate::Restarted);
     stage.narrate(&format!(
         "All five are up again, three of them empty, after {}: again longer than any lock lives.",
         time(since(killed)),

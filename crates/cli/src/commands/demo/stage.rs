@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anstyle::Style;
 use quorlock::{Client, NodeAnswer};
-use quorlock_servers::Server;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::nodes::{Fate, FiveNodes, NAMES};
 use super::record::Record;
 use super::screen::{Screen, style};
-use super::workers::{GROUPS, Report, WORKERS, Workers};
+use super::workers::{self, Report, WORKERS};
 use super::{KEY, TTL, failed, since};
 use crate::child::Signals;
 use crate::commands::status;
@@ -38,6 +39,17 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(90);
 /// The longest wait until the workers have finished their last calls.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The last lines. The indented ones are the quick start of README.md, which a test runs.
+const NEXT: &str = "
+Next, a lock on three servers on this machine (Debian: apt install redis-server):
+
+  for port in 7001 7002 7003; do redis-server --port $port --bind 127.0.0.1 --save '' --dir \"$(mktemp -d)\" --daemonize yes; done; sleep 1
+  export QUORLOCK_NODES=a=redis://127.0.0.1:7001,b=redis://127.0.0.1:7002,c=redis://127.0.0.1:7003
+  quorlock init --fresh --yes
+  quorlock run hi -- echo hi
+
+`quorlock run --help` has more examples. In a clone of quorlock, `cargo xtask try` shows servers that fail.";
+
 /// Indent of a text's second and later lines, as wide as the time in the first line.
 const INDENT: &str = "       ";
 
@@ -52,16 +64,16 @@ pub(super) enum Event {
 }
 
 pub(super) struct Stage {
-    /// Declared before the nodes and so dropped before them. Otherwise the workers would report the end of the nodes.
-    workers: Workers,
     pub(super) nodes: FiveNodes,
+    /// Set when the workers shall end.
+    stop: Arc<AtomicBool>,
     counter: PathBuf,
     events: UnboundedReceiver<Event>,
     signals: Signals,
     screen: Screen,
     pub(super) record: Record,
     views: [NodeView; NAMES.len()],
-    /// Number of groups of workers that have not ended.
+    /// Number of workers that have not ended.
     at_work: usize,
     began_ns: u64,
     draw_at: Instant,
@@ -83,50 +95,46 @@ impl Stage {
         signals: Signals,
     ) -> Result<Self, Refused> {
         let screen = Screen::new();
-        introduce(&screen, &nodes, &counter.display().to_string());
+        introduce(&screen, &counter.display().to_string());
         let began_ns = boot_ns();
         let (sender, events) = unbounded_channel();
-        let workers = Workers::start(&nodes, &counter, &sender)?;
+        let stop = Arc::default();
+        for number in 1..=WORKERS {
+            workers::start(number, &counter, nodes.client(0..NAMES.len()), &stop, &sender)?;
+        }
         for place in 0..NAMES.len() {
             // Each node has its own client, so that a node that does not answer does not delay the others.
             let client = nodes.client(place..place + 1).build().map_err(failed)?;
             tokio::spawn(observe(place, client, sender.clone()));
         }
         Ok(Self {
-            workers,
             nodes,
+            stop,
             counter,
             events,
             signals,
             screen,
             record: Record::default(),
             views: NAMES.map(|_| NodeView::new(Fate::Up, began_ns)),
-            at_work: GROUPS,
+            at_work: WORKERS,
             began_ns,
             draw_at: Instant::now(),
         })
     }
 
     /// Changes some nodes, and begins a phase of the record. While the phase lasts, the nodes are in their new state.
-    pub(super) fn change(
-        &mut self,
-        title: &str,
-        places: &[usize],
-        fate: Fate,
-    ) -> Result<(), Refused> {
+    pub(super) fn change(&mut self, title: &str, places: &[usize], fate: Fate) {
         let has_majority = fate != Fate::Killed || places.len() <= NAMES.len() / 2;
         if has_majority {
             self.record.phase(title, true, boot_ns());
         }
         for &place in places {
-            let changed = self.nodes.change(place, fate);
-            changed.map_err(|error| failed(format!("node {}: {error}", NAMES[place])))?;
+            self.nodes.change(place, fate);
             self.views[place] = NodeView::new(fate, boot_ns());
         }
         if !has_majority {
             self.record.phase(title, false, boot_ns());
         }
-        Ok(())
     }
 
     /// Writes a text above the panel, with the time since the start of the demo.
@@ -156,9 +164,9 @@ impl Stage {
         }
     }
 
-    /// Waits for the workers' end, and writes the verdict.
+    /// Waits for the workers' end, and writes the verdict and the next steps.
     pub(super) async fn end(mut self) -> Result<ExitCode, Refused> {
-        self.workers.inputs.clear();
+        self.stop.store(true, Ordering::Relaxed);
         let leave = async {
             while self.at_work > 0 {
                 self.step().await?;
@@ -168,11 +176,7 @@ impl Stage {
         timeout(LEAVE_LIMIT, leave).await.map_err(|_| failed("a worker did not stop"))??;
         let counter = fs::read_to_string(&self.counter).ok();
         let counter = counter.and_then(|text| text.trim().parse().ok());
-        let (workers, nodes) = match self.nodes {
-            FiveNodes::Servers(..) => (format!("{GROUPS} processes"), ""),
-            FiveNodes::Memory(..) => ("threads of this process".to_owned(), " (nodes in memory)"),
-        };
-        let conclusion = self.record.conclude(counter, &workers, boot_ns());
+        let conclusion = self.record.conclude(counter, boot_ns());
         let write = |style, text: &str| self.screen.line(style, text);
         write(style::PLAIN, "");
         conclusion.lines.iter().for_each(|line| write(style::PLAIN, &format!("  {line}")));
@@ -181,7 +185,8 @@ impl Stage {
             [] => (style::GOOD, "", ExitCode::Success),
             _ => (style::BAD, "FAILED, ", ExitCode::Internal),
         };
-        write(style, &format!("VERDICT: {failed}{}{nodes}", conclusion.summary));
+        write(style, &format!("VERDICT: {failed}{}", conclusion.summary));
+        NEXT.lines().for_each(|line| write(style::PLAIN, line));
         Ok(code)
     }
 
@@ -206,14 +211,13 @@ impl Stage {
             }
             Signal::TSTP => {
                 self.screen.leave();
-                // Stops this process as if the signal had not been caught. Nodes and workers continue.
+                // Stops this process as if the signal had not been caught.
                 let _ = kill_process(getpid(), Signal::STOP);
             }
             _ => {
                 let number = signal.as_raw();
-                let message = format!(
-                    "demo stopped by signal {number}; its workers, nodes and files are gone"
-                );
+                let message =
+                    format!("demo stopped by signal {number}; its workers and its file are gone");
                 return Err(Refused { message, code: ExitCode::Signal(number) });
             }
         }
@@ -256,7 +260,10 @@ impl Stage {
         let table = columns(["NODE", "IS", "LOCK", "LEFT", "HOLDER, AS THE NODE SAYS"], rows, &[3]);
         let holds = &self.record.holds;
         let rate = holds.iter().filter(|hold| since(hold.acquired_ns).as_secs() == 0).count();
-        let lock = format!("acquired {} times, {rate} in the last second", holds.len());
+        let lock = format!(
+            "acquired {} times, {rate} in the last second; the rows are read one by one",
+            holds.len()
+        );
         let styles = std::iter::once(style::DIM).chain(fates.iter().map(|(style, _)| *style));
         let blank = || (style::PLAIN, String::new());
         let mut lines = vec![blank()];
@@ -284,25 +291,16 @@ impl NodeView {
     }
 }
 
-fn introduce(screen: &Screen, nodes: &FiveNodes, counter: &str) {
+fn introduce(screen: &Screen, counter: &str) {
     screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
-    let nodes = match nodes {
-        FiveNodes::Memory(_, why) => format!("in memory, not real servers:\n{why}"),
-        FiveNodes::Servers(binary, servers) => {
-            let addresses: Vec<String> = servers.iter().map(Server::address).collect();
-            format!(
-                "{binary}\n{}\nRestart guard off: they are new, and would not vote for 3 s at first; \
-                 one that is killed here stays down for longer than the ttl instead.",
-                addresses.join(" ")
-            )
-        }
-    };
+    let nodes = "In the memory of this process, not real servers. One that is killed here loses its \
+                 data, and stays down for longer than the ttl.";
     let workers = format!(
         "Each acquires \"{KEY}\" (ttl {TTL:?}), reads a number from a file, sleeps 1 to 10 ms, writes \
          the number + 1, releases. Nothing but the lock protects the file, {counter}"
     );
-    for (title, text) in [("nodes", nodes), ("workers", workers)] {
-        screen.paragraph(style::PLAIN, [&format!("  {title:9}"), "           "], &text);
+    for (title, text) in [("nodes", nodes), ("workers", &workers)] {
+        screen.paragraph(style::PLAIN, [&format!("  {title:9}"), "           "], text);
     }
     screen.line(style::PLAIN, "");
 }

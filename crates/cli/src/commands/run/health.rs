@@ -82,6 +82,19 @@ impl Keeper<'_> {
         }
     }
 
+    /// Reports the nodes that confirm the lock again at the end of the command, however recent the last message is.
+    pub(super) fn say_back(&mut self, health: &Health, announced: &mut Announced) {
+        if !health.is_confirmed() || !announced.is_confirmed {
+            return;
+        }
+        let now_ns = boot_ns();
+        for (node, said) in health.nodes().iter().zip(&mut announced.nodes) {
+            if node.denial().is_none() && said.note(node, |_| true, now_ns) {
+                self.say_node(node, health);
+            }
+        }
+    }
+
     fn say_unconfirmed(&mut self, health: &Health, sent: &Sent, now_ns: u64) {
         let term_in_ns = sent.deadlines.term.boot_ns.saturating_sub(now_ns);
         let term_in = std::time::Duration::from_nanos(term_in_ns);

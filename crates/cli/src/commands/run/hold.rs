@@ -4,10 +4,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use quorlock::env::{Class, VARIABLES};
-use quorlock::{Health, LossCause, Outcome};
+use futures_util::future::join_all;
+use quorlock::admin::{AdminConnection, Reply, Topology, names};
+use quorlock::node::Failure;
+use quorlock::settings::{Class, variables};
+use quorlock::{Health, LossCause, NodeReleased, Outcome, Released, RestartGuard};
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::super::caller::{time_since, unix_ms};
 use super::super::events::{add_validity, outcome_name, release_unconfirmed};
@@ -16,10 +19,11 @@ use super::Keeper;
 use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
+use crate::args::NodeArgs;
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError, ends_a_wait};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{Moment, boot_ns};
-use crate::guardian::mutants::{Mutant, is_active};
+use crate::options;
 use crate::output::{millis, nanos, time};
 
 enum Watched {
@@ -35,6 +39,9 @@ pub(super) struct Sent {
     /// Time of SIGKILL if the lock is lost; `None` while it is held.
     loss: Option<Moment>,
     is_sent: bool,
+    /// When an extension is reported, by the boot clock: by then the other nodes have confirmed it, or are late. `None` if
+    /// the last extension was reported.
+    report_at_ns: Option<u64>,
 }
 
 impl Keeper<'_> {
@@ -46,10 +53,20 @@ impl Keeper<'_> {
         self.caller.say_acquired(event, Vec::new());
         let env = self.environment(&lease, remaining);
         let remove = self.environment_to_remove();
-        let mut sent = Sent { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
+        let deadlines = self.plan.deadlines(&lease);
+        let mut sent = Sent { deadlines, loss: None, is_sent: true, report_at_ns: None };
+        let mut announced = Announced::new(&lease);
+        // A node that was down before is reported once, like one that fails later.
+        self.say_health(&lease.health(), &mut announced, &sent);
         let mut pulse = Pulse::new(boot_ns(), &self.plan);
         let watched = match Child::spawn(&self.args.cmd, &env, &remove, sent.deadlines) {
-            Ok(child) => self.watch_over(child, &lease, &mut sent, &mut pulse).await,
+            Ok(child) => {
+                let watched =
+                    self.watch_over(child, &lease, &mut sent, &mut announced, &mut pulse).await;
+                self.say_extended(&lease, &mut sent, u64::MAX);
+                self.say_back(&lease.health(), &mut announced);
+                watched
+            }
             Err((error, gone)) => Watched::Over { how: How::NotStarted(error.into()), gone },
         };
         pulse.beat(boot_ns(), sent.deadlines);
@@ -72,7 +89,7 @@ impl Keeper<'_> {
         let code = match how {
             How::NotStarted(error) => {
                 let code = self.say_not_started(&error);
-                self.give_back(lease, gone).await;
+                let _ = self.give_back(lease, gone).await;
                 return code;
             }
             _ if lost.is_some() => {
@@ -95,7 +112,7 @@ impl Keeper<'_> {
                     "the guardian process was killed or stopped, so the command was killed";
                 let event = json!({ "event": "unguarded", "key": self.caller.lock.key });
                 self.caller.output.error(event, message);
-                self.give_back(lease, gone).await;
+                let _ = self.give_back(lease, gone).await;
                 return ExitCode::Internal;
             }
             How::Signaled { signal } => ExitCode::Signal(signal),
@@ -105,7 +122,12 @@ impl Keeper<'_> {
             self.hold_on(lease, rest).await;
             return code;
         }
-        let cause = match self.give_back(lease, gone).await {
+        let was_valid = lease.is_valid();
+        let released = self.give_back(lease, gone).await;
+        let cause = match released.outcome {
+            Outcome::Expired if was_valid && self.has_lost_only_data(&released).await => {
+                return code;
+            }
             Outcome::Expired => LossCause::KeyGone,
             Outcome::TakenByOther => LossCause::KeyOverwritten,
             _ => return code,
@@ -120,12 +142,12 @@ impl Keeper<'_> {
         mut child: Child,
         lease: &Lease,
         sent: &mut Sent,
+        announced: &mut Announced,
         pulse: &mut Pulse,
     ) -> Watched {
         // Each change of the validity wakes this loop. The ticks are a second chance if a wake-up is missed.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut announced = Announced::new(lease);
         let mut stubborn = false;
         loop {
             pulse.beat(boot_ns(), sent.deadlines);
@@ -133,8 +155,11 @@ impl Keeper<'_> {
             self.tell_validity(&child, lease, sent);
             // A lost lock is not reported here, but by `say_lost`.
             if sent.loss.is_none() && lease.is_valid() {
-                self.say_health(&lease.health(), &mut announced, sent);
+                self.say_extended(lease, sent, boot_ns());
+                self.say_health(&lease.health(), announced, sent);
             }
+            let report_in = sent.report_at_ns.map(|at_ns| at_ns.saturating_sub(boot_ns()));
+            let report_in = Duration::from_nanos(report_in.unwrap_or_default());
             if stubborn && sent.loss.is_some() {
                 return Watched::Left;
             }
@@ -165,6 +190,7 @@ impl Keeper<'_> {
                 }
                 () = changed, if sent.loss.is_none() => {}
                 () = announced.changed(), if sent.loss.is_none() => {}
+                () = sleep(report_in), if sent.report_at_ns.is_some() && sent.loss.is_none() => {}
                 _ = ticks.tick() => {}
             }
         }
@@ -173,7 +199,7 @@ impl Keeper<'_> {
     /// Sends the guardian the deadlines that it does not have yet.
     fn tell_validity(&mut self, child: &Child, lease: &Lease, sent: &mut Sent) {
         if let Some(kill) = sent.loss {
-            if !sent.is_sent && !is_active(Mutant::TerminateUnlessExpired) {
+            if !sent.is_sent {
                 sent.is_sent = child.terminate(kill);
             }
             return;
@@ -184,15 +210,30 @@ impl Keeper<'_> {
         }
         let now = self.plan.deadlines(lease);
         let grows = now.kill.boot_ns > sent.deadlines.kill.boot_ns;
-        let changes = now.kill.distance(sent.deadlines.kill) > JITTER_NS
-            && (grows || !is_active(Mutant::DeadlinesOnlyGrow));
+        let changes = now.kill.distance(sent.deadlines.kill) > JITTER_NS;
         if changes {
             sent.deadlines = now;
-            let name = if grows { "extended" } else { "shortened" };
-            self.caller.output.event(self.validity_event(name, lease), None);
+            if grows {
+                let client = &self.caller.client;
+                let patience = nanos(client.longest_node_timeout(self.plan.ttl));
+                sent.report_at_ns.get_or_insert(boot_ns().saturating_add(patience));
+            } else {
+                self.caller.output.event(self.validity_event("shortened", lease), None);
+            }
         }
         if changes || !sent.is_sent {
             sent.is_sent = child.set_deadlines(sent.deadlines);
+        }
+    }
+
+    /// Reports an extension when all nodes have confirmed it, or their time to do so is over, so that `votes` counts all
+    /// confirmations.
+    fn say_extended(&mut self, lease: &Lease, sent: &mut Sent, now_ns: u64) {
+        let is_due = |at_ns: &mut u64| {
+            *at_ns <= now_ns || lease.confirmed_votes() == lease.health().nodes().len()
+        };
+        if sent.report_at_ns.take_if(is_due).is_some() && lease.is_valid() {
+            self.caller.output.event(self.validity_event("extended", lease), None);
         }
     }
 
@@ -217,7 +258,7 @@ impl Keeper<'_> {
             Class::Call | Class::Lock => false,
             Class::Tool => true,
         };
-        let removed = VARIABLES.iter().filter(|(_, class)| !stays(*class));
+        let removed = variables().filter(|(_, class)| !stays(*class));
         removed.map(|(name, _)| name.into()).collect()
     }
 
@@ -246,7 +287,33 @@ impl Keeper<'_> {
         self.caller.output.event(event, Some(&message));
     }
 
-    async fn give_back(&mut self, lease: Lease, gone: Gone) -> Outcome {
+    /// Whether each vote that vanished was on a node that has lost all its data, as this client heard itself, and has no
+    /// marker. Such a node gives no vote to quorlock before the lock's time is over. A key and a marker that were deleted
+    /// one by one prove nothing: another client may have had the lock in between. Reports the nodes.
+    async fn has_lost_only_data(&mut self, released: &Released) -> bool {
+        let with = |how: NodeReleased| {
+            let said = released.nodes().filter(move |(_, said)| **said == how);
+            said.map(|(node, _)| node).collect::<Vec<&str>>()
+        };
+        let (gone, alone) = (with(NodeReleased::LostWithData), with(NodeReleased::LostEarly));
+        let nodes = self.caller.nodes;
+        let is_strict = nodes.restart_guard() == RestartGuard::Strict;
+        if !is_strict || !alone.is_empty() || gone.is_empty() || !lack_markers(nodes, &gone).await {
+            return false;
+        }
+        let (nodes, key) = (names(&gone), self.caller.lock.title());
+        let line = format!(
+            "{nodes}: the data is lost, and with it the lock \"{key}\"; the command ended within the time of the lock, and \
+             no other client of quorlock had it after that loss"
+        );
+        let mut event = self.caller.lock_event("data_lost");
+        event["nodes"] = json!(gone);
+        event["message"] = json!(line);
+        self.caller.output.event(event, Some(&line));
+        true
+    }
+
+    async fn give_back(&mut self, lease: Lease, gone: Gone) -> Released {
         let released = lease.give_back(gone).await;
         let mut event = self.caller.lock_event("released");
         event["outcome"] = json!(outcome_name(released.outcome));
@@ -255,7 +322,7 @@ impl Keeper<'_> {
             release_unconfirmed(&released, &title, &time(self.plan.ttl))
         });
         self.caller.output.event(event, warning.as_deref());
-        released.outcome
+        released
     }
 
     /// `end` says how the command ended. It is empty if that is not known.
@@ -283,9 +350,20 @@ impl Keeper<'_> {
     /// which starts the same job later, still finds the lock held. A signal ends the hold early, without a release.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.caller.lock.title();
-        let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
-        let event =
-            json!({ "event": "left", "key": self.caller.lock.key, "rest_ms": millis(rest) });
+        // The key may live for up to one ttl from the last extension, and that may be the one at the end of `rest`.
+        let least = rest.max(lease.remaining());
+        let most = self.plan.ttl + if least > rest { Duration::ZERO } else { rest };
+        let line = format!(
+            "the command is done; \"{key}\" stays held for {} to {} more",
+            time(least),
+            time(most)
+        );
+        let event = json!({
+            "event": "left",
+            "key": self.caller.lock.key,
+            "rest_ms": millis(least),
+            "rest_max_ms": millis(most),
+        });
         self.caller.output.event(event, Some(&line));
         self.leave();
         let until = boot_ns().saturating_add(nanos(rest));
@@ -309,10 +387,27 @@ impl Keeper<'_> {
 
     fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
         let mut event = self.caller.lock_event(name);
-        event["votes"] = json!(lease.votes());
+        event["votes"] = json!(lease.confirmed_votes());
         add_validity(&mut event, lease.remaining(), lease.fencing_token, self.caller.lock.shared);
         event
     }
+}
+
+/// Whether none of these nodes has a marker. A node that does not answer, or is not found by its name, may have one.
+async fn lack_markers(args: &NodeArgs, nodes: &[&str]) -> bool {
+    let Ok(topology) = options::builder(args)
+        .and_then(|builder| Topology::of(&builder).map_err(|error| options::blamed(error, args)))
+    else {
+        return false;
+    };
+    let servers = topology.servers.iter().filter(|server| nodes.contains(&server.name()));
+    let looks = servers.map(async |server| {
+        let marker = [["GET", &*topology.rules.marker]];
+        let replies = AdminConnection::open(server).await?.ask(&marker).await?;
+        Ok::<_, Failure>(replies == [Reply::Nil])
+    });
+    let looks = join_all(looks).await;
+    looks.len() == nodes.len() && looks.into_iter().all(|lacks| lacks.unwrap_or(false))
 }
 
 fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {

@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use quorlock::admin::exactly;
+use quorlock::admin::{ceil_ms, exactly};
 use quorlock::{Guard, LossCause};
 
 use crate::args::Run;
 use crate::child::{Deadlines, Killed, Why};
-use crate::guardian::clock::{Moment, NEVER_NS};
-use crate::guardian::mutants::{Mutant, is_active};
+use crate::guardian::clock::Moment;
 use crate::options::{self, Refused};
 use crate::output::nanos;
 
@@ -21,8 +20,6 @@ pub(super) struct RunPlan {
     /// Time between SIGKILL and the end of the validity.
     pub(super) kill_before: Duration,
     pub(super) label: String,
-    /// The longest wait for the nodes' answers to the release.
-    pub(super) give_back: Duration,
 }
 
 impl RunPlan {
@@ -38,7 +35,7 @@ impl RunPlan {
             let message = format!("kill-after ({term}) must be less than a third of ttl ({ttl})");
             return refuse(&of_kill_after, message);
         }
-        let kill_before = (ttl / 20).max(Duration::from_millis(50));
+        let kill_before = ceil_ms(ttl / 20).max(Duration::from_millis(50));
         if term_before < kill_before {
             let kill = exactly(kill_before);
             let message =
@@ -54,23 +51,13 @@ impl RunPlan {
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();
         let name = std::path::Path::new(program).file_name().unwrap_or(program);
         let label = args.lock.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
-        Ok(Self {
-            ttl,
-            max_hold,
-            term_before,
-            kill_before,
-            label,
-            give_back: args.nodes.node_timeout(ttl),
-        })
+        Ok(Self { ttl, max_hold, term_before, kill_before, label })
     }
 
     /// The times at which the command gets signals if the validity does not change.
     pub(super) fn deadlines(&self, guard: &Guard) -> Deadlines {
         // The clocks are read before the remaining time, so the deadlines are not too late: see `Deadlines::before`.
-        let mut now = Moment::now();
-        if is_active(Mutant::DeadlinesOnlyGrow) {
-            now.real_ns = NEVER_NS;
-        }
+        let now = Moment::now();
         let end = now.after(nanos(guard.remaining()));
         Deadlines::before(end, nanos(self.term_before), nanos(self.kill_before))
     }

@@ -1,21 +1,23 @@
-//! An attempt of a call. The step numbers are those of the Redlock paper (see `lib.rs`): the attempt asks all nodes at
-//! once (step 2), counts the votes (steps 3 and 4), and releases if it fails (step 5).
+//! An attempt of a call. The step numbers are those of the Redlock paper (see `lib.rs`): the attempt starts (step 1,
+//! [`Call::start_attempt`]), asks all nodes at once (step 2), counts the votes (steps 3 and 4), and releases if it
+//! fails (step 5).
 
 use alloc::vec::Vec;
 
-use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind};
+use super::{Call, Context, Effect, Engine, Entropy, Paths, Phase, RefusalKind};
 use crate::client::gap;
 use crate::client::wait::Waiting;
-use crate::command::Answer;
+use crate::command::{Answer, Failure};
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::{Entry, Mode, Origin};
 use crate::redlock::acquire::{Attempt, Decision, FailureReason};
 use crate::redlock::entry_extension::vote_does_not_count;
-use crate::redlock::lease::Lease;
-use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::held_lock::HeldLock;
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::vote::Validity;
 use crate::request::Request;
-use crate::token::Value;
+use crate::time::Reading;
+use crate::token::{Token, Value};
 
 /// After this number of attempts to attach a reader's lock, the lock counts as gone if too few nodes have its value. A
 /// reader's value is also missing on nodes where other processes attach the lock at the same time, and these processes
@@ -23,8 +25,9 @@ use crate::token::Value;
 const READER_ATTACHES: u32 = 5;
 
 impl Engine {
+    /// Begins a call's attempt, if enough nodes are trusted and the call need not inspect the lock first.
     pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
-        let excluded = self.excluded(cx.now);
+        let excluded = self.excluded(true, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -44,44 +47,26 @@ impl Engine {
             call.note_untrusted(self.quorum, excluded, cx.now);
             return self.await_trust(lock, cx);
         }
-        let leaves_gap = call.gap_until(cx.now).is_some();
-        let looks_first = call.contention.looks_first && call.waiting.is_none();
-        if leaves_gap || looks_first && call.has_time_to_look(cx.now) {
-            call.contention.leaves_gap = leaves_gap;
-            call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // The call inspects the lock instead of attempting. If the inspection finds readers, the unused token
-            // becomes the value of the call's intent (the key by which a waiting writer keeps new readers out).
-            call.history.token.get_or_insert(token);
+        if call.inspects_first(self.quorum, token, cx.now) {
             return self.look(lock, self.quorum.all(), true, cx);
         }
-        call.contention.skips_gap = false;
-        call.history.began = cx.now;
-        call.history.count += 1;
-        call.round += 1;
-        let token = call.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
-        call.history.token = Some(token);
-        let timing = call.request.timing;
-        let Request { keys, mode, origin, owner, .. } = &call.request;
-        let value = match origin {
-            // Nodes only compare a nonce, and no person reads it, so it contains no description of the owner.
-            Origin::Taken(_) => Value::new(&token, ""),
-            Origin::Absent | Origin::Detached(_) => {
-                let foreign_age = call.contention.foreign_seen.and_then(|at| gap::age(at, cx.now));
-                Value::dated(&token, owner, cx.now, foreign_age)
-            }
+        call.start_attempt(self.quorum, &self.paths, token, cx.now);
+        self.ask_all_nodes(lock, excluded, cx);
+    }
+
+    /// Step 2: sends one command to all nodes at once, except to those whose votes would not count.
+    fn ask_all_nodes(
+        &mut self,
+        lock: LockId,
+        excluded: Vec<(NodeId, Failure)>,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(call) = self.calls.get_mut(&lock) else {
+            return;
         };
-        let (keys, mode, origin) = (keys.clone(), *mode, origin.clone());
-        let entry = Entry { keys, mode, value, origin };
-        let nodes = &self.paths.links;
-        let connecting = |node: NodeId| nodes[node.index()].connecting;
-        let timeout = timing.node_timeout(round_trip);
-        // An `Attempt` is large, so the code below changes it in the call's record instead of moving it again.
-        let attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
-        call.phase = Phase::Attempting(attempt);
-        let Phase::Attempting(attempt) = &mut call.phase else { unreachable!("just begun") };
-        if let Some(counter) = &call.request.fenced {
-            attempt.seek_fence(counter.clone(), call.history.number_seen);
-        }
+        let Phase::Attempting(attempt) = &mut call.phase else {
+            return;
+        };
         let command = attempt.command(call.request.prefix_bytes);
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
         let mut nodes = self.quorum.all();
@@ -106,7 +91,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Handles a vote or refusal. The answer belongs to the call's attempt, or to the lease that followed from the
+    /// Handles a vote or refusal. The answer belongs to the call's attempt, or to the held lock that followed from the
     /// attempt.
     pub(super) fn on_vote(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
@@ -117,7 +102,7 @@ impl Engine {
             self.note_unreached(answer.node, ticket, cx);
         }
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
-            return self.on_lease_vote(answer, cx);
+            return self.on_held_vote(answer, cx);
         };
         // A vote for an earlier attempt is void, because that attempt's release follows and deletes it (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
@@ -149,11 +134,11 @@ impl Engine {
     }
 
     /// Handles the answer to a command that raises a node's fencing counter. The answer belongs to the call's attempt,
-    /// or to the lease that followed from the attempt.
+    /// or to the held lock that followed from the attempt.
     pub(super) fn on_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
-            return self.on_lease_raised(answer, cx);
+            return self.on_held_raised(answer, cx);
         };
         if let Phase::Attempting(attempt) = &mut call.phase
             && call.round == ticket.round
@@ -181,14 +166,24 @@ impl Engine {
         match decision {
             Decision::Wait => {}
             Decision::Raise(nodes) => self.raise(lock, nodes, cx),
-            Decision::Acquired(validity) => self.begin_lease(lock, validity, cx),
+            // Clients of another configuration may soon get votes of a node (S37).
+            Decision::Acquired(_) if self.is_contested() => {
+                let contested = self.contested(cx.now);
+                if let Some(Call { phase: Phase::Attempting(attempt), .. }) =
+                    self.calls.get_mut(&lock)
+                {
+                    contested.into_iter().for_each(|(node, failure)| attempt.bar(node, failure));
+                }
+                self.attempt_failed(lock, FailureReason::NodesUntrusted, cx);
+            }
+            Decision::Acquired(validity) => self.begin_held(lock, validity, cx),
             Decision::GiveUp(why) => self.attempt_failed(lock, why, cx),
         }
     }
 
-    /// Turns a successful attempt into a lease. Records are large, so the lease is built from the call while the call
-    /// is still in its map.
-    fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
+    /// Turns a successful attempt into a held lock. Records are large, so the new one is built from the call while the
+    /// call is still in its map.
+    fn begin_held(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
         let Some(Call { request, phase, round, history, pace, contention, .. }) =
             self.calls.get_mut(&lock)
         else {
@@ -199,16 +194,16 @@ impl Engine {
         };
         let (attempts, fence) = (history.count, attempt.fence());
         let pace = (pace.round_trip, pace.word);
-        let mut lease =
-            Lease::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
-        let hold = lease.hold();
-        let attached = (!lease.is_queued()).then(|| lease.keys().clone());
-        let has_remains = attempt.has_refusals_or_failures();
+        let mut held =
+            HeldLock::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
+        let hold = held.hold();
+        let attached = (!held.is_queued()).then(|| held.keys().clone());
+        let has_remains = attempt.may_leave_remains(held.keys().len());
         let foreign_seen = contention.foreign_seen.filter(|_| request.yields_to_pollers);
-        lease.foreign_seen = foreign_seen;
-        self.leases.insert(lock, lease);
-        if let Some(lease) = self.leases.get_mut(&lock) {
-            Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
+        held.foreign_seen = foreign_seen;
+        self.held.insert(lock, held);
+        if let Some(held) = self.held.get_mut(&lock) {
+            Self::index_held(&mut self.deadlines, lock, held, cx.now);
         }
         if let Some(keys) = attached {
             if has_remains {
@@ -238,7 +233,7 @@ impl Engine {
         call.waiting = Some(Waiting::after(&attempt, self.quorum, call.request.mode));
         call.contention.split =
             why == FailureReason::Contended && attempt.granting().next().is_some();
-        let outrun = core::mem::take(&mut call.contention.woken) || call.contention.split;
+        let outrun = core::mem::take(&mut call.contention.seemed_free) || call.contention.split;
         call.contention.missed += u32::from(outrun);
         if why == FailureReason::Contended {
             for key in &*call.request.keys {
@@ -261,7 +256,7 @@ impl Engine {
             Origin::Absent | Origin::Taken(_) => false,
         };
         let refused: NodeSet = attempt.refusing().collect();
-        let asked = if call.is_to_watch() { attempt.telling() } else { refused };
+        let asked = if call.is_to_watch() { attempt.nodes_to_watch() } else { refused };
         let release = attempt.give_up(round, cx.now);
         self.start_release((lock, round), release, cx);
         if is_gone {
@@ -301,5 +296,59 @@ impl Engine {
                 Self::index_call(&mut self.deadlines, lock, call);
             }
         }
+    }
+}
+
+impl Call {
+    /// Whether the call inspects the lock instead of attempting: in a gap, or because this process has just released
+    /// the lock. If the inspection finds readers, the unused token becomes the value of the call's intent (the key by
+    /// which a waiting writer keeps new readers out).
+    fn inspects_first(&mut self, quorum: Quorum, token: Token, now: Reading) -> bool {
+        let leaves_gap = self.gap_until(now).is_some();
+        let looks_first = self.contention.looks_first && self.waiting.is_none();
+        let inspects = leaves_gap || looks_first && self.has_time_to_look(now);
+        if inspects {
+            self.contention.leaves_gap = leaves_gap;
+            self.waiting = Some(Waiting::new(quorum, self.request.mode));
+            self.history.token.get_or_insert(token);
+        }
+        inspects
+    }
+
+    /// Step 1: the attempt starts at `now`, the current time. The timeout of each node runs from it.
+    fn start_attempt(&mut self, quorum: Quorum, paths: &Paths, token: Token, now: Reading) {
+        self.contention.skips_gap = false;
+        self.history.began = now;
+        self.history.count += 1;
+        self.round += 1;
+        let token = self.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
+        self.history.token = Some(token);
+        let (entry, timing) = (self.entry(&token, now), self.request.timing);
+        let connecting = |node: NodeId| paths.links[node.index()].connecting;
+        let round_trip = |node: NodeId| paths.round_trips.to(node);
+        let is_connecting = paths.links.iter().any(|link| link.connecting);
+        let farthest = (!is_connecting).then(|| paths.round_trips.longest());
+        // An `Attempt` is large, so the code below changes it in the call's record instead of moving it again.
+        let attempt = Attempt::start(entry, quorum, timing, farthest, round_trip, connecting, now);
+        self.phase = Phase::Attempting(attempt);
+        if let Phase::Attempting(attempt) = &mut self.phase
+            && let Some(counter) = &self.request.fenced
+        {
+            attempt.seek_fence(counter.clone(), self.history.number_seen);
+        }
+    }
+
+    /// The entry that the attempt with this token sets on the nodes.
+    fn entry(&self, token: &Token, now: Reading) -> Entry {
+        let Request { keys, mode, origin, owner, .. } = &self.request;
+        let value = match origin {
+            // Nodes only compare a nonce, and no person reads it, so it contains no description of the owner.
+            Origin::Taken(_) => Value::new(token, ""),
+            Origin::Absent | Origin::Detached(_) => {
+                let foreign_age = self.contention.foreign_seen.and_then(|at| gap::age(at, now));
+                Value::dated(token, owner, now, foreign_age)
+            }
+        };
+        Entry { keys: keys.clone(), mode: *mode, value, origin: origin.clone() }
     }
 }

@@ -1,14 +1,11 @@
 //! The record of one call, and the decisions that need only this record.
 
-mod history;
-mod intent;
-
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-pub(super) use self::history::AttemptHistory;
-pub(super) use self::intent::{Intent, Withdrawal};
+use super::history::AttemptHistory;
+use super::intents::Intent;
 use super::{AttemptReport, Refusal, RefusalKind};
 use crate::client::contention::{believed, mix};
 use crate::client::gap;
@@ -44,7 +41,7 @@ pub(super) struct Call {
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
     /// The intent of a waiting writer. Boxed because few calls have one.
-    pub(in crate::client::engine) intent: Option<Box<Intent>>,
+    pub(super) intent: Option<Box<Intent>>,
 }
 
 /// The round trip and randomness of the last attempt.
@@ -65,8 +62,8 @@ pub(super) struct Contention {
     pub(super) opens: u32,
     /// Whether the contenders of the last attempt split the votes, so that none of them got a quorum.
     pub(super) split: bool,
-    /// Whether the attempt began because the lock seemed to have come free.
-    pub(super) woken: bool,
+    /// Whether the attempt began because the lock seemed free.
+    pub(super) seemed_free: bool,
     /// Number of times that the lock became free and another client took it.
     pub(super) missed: u32,
     /// Whether the call inspects the lock before its first attempt, because this process has just released the lock and
@@ -108,12 +105,12 @@ pub(super) enum Phase {
     Attempting(Attempt),
     /// Nodes were asked for the holder: after an attempt or, with `again`, before the next attempt.
     Looking { inspection: Inspection, again: bool },
-    /// The call waits until the next attempt or, with `again`, until the next inspection of the lock. From `lent` on,
-    /// another caller of this process may attempt instead; `None` means that none may, because each would have to
-    /// wait too.
-    Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
-    /// The call pauses, and meanwhile another caller of this process attempts.
-    Aside { until: BootTime },
+    /// The call waits until the next attempt or, with `again`, until the next inspection of the lock. From
+    /// `yields_from` on, another caller of this process may attempt instead; `None` means that none may, because each
+    /// would have to wait too.
+    Pausing { until: BootTime, again: bool, yields_from: Option<BootTime> },
+    /// The call pauses, and another caller of this process has its turn.
+    Yielded { until: BootTime },
 }
 
 impl Call {
@@ -152,7 +149,7 @@ impl Call {
             Phase::Queued => None,
             Phase::Attempting(attempt) => attempt.deadline(),
             Phase::Looking { inspection, .. } => Some(inspection.deadline()),
-            Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
+            Phase::Pausing { until, .. } | Phase::Yielded { until } => Some(*until),
         };
         let renewal = self.intent.as_ref().map(|intent| intent.renew_at);
         [phase, self.deadline, renewal].iter().flatten().min().copied()
@@ -172,7 +169,7 @@ impl Call {
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) fn awaits_settling(&self) -> bool {
         let Some(ends) = &self.trust_wait.settles_by else { return false };
-        matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Aside { until } if ends.contains(until))
+        matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Yielded { until } if ends.contains(until))
     }
 
     pub(super) fn is_to_end(&self, now: Reading) -> bool {
@@ -284,10 +281,10 @@ impl Call {
                 }
             }
             // Report contention only if a quorum answered, as in an attempt (S26).
-            let told = |node: &&NodeResult| {
+            let is_answer = |node: &&NodeResult| {
                 matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
             };
-            let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
+            let enough = inspection.quorum().is_reached(nodes.iter().filter(is_answer).count());
             let why = if enough { FailureReason::Contended } else { FailureReason::NoQuorum };
             self.history.last = Some((why, nodes));
             return;
@@ -343,7 +340,7 @@ impl Call {
         }
     }
 
-    /// The length of the next pause. `step` is the length of a slot, which all contenders for a free lock share.
+    /// The length of the next pause. `step` is the unit of random pauses, which all contenders for a free lock share.
     pub(super) fn pause(&self, retry: Retry, step: Duration, now: Reading) -> Duration {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {

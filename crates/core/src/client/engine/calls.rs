@@ -1,15 +1,15 @@
 //! Calls: from the request for a lock to the grant or the refusal.
 //!
 //! ```text
-//!   Queued ─► Starting ─► Attempting ─┬─► (lease)
+//!   Queued ─► Starting ─► Attempting ─┬─► (held)
 //!     │         ▲ │                   ├─► Looking ◄─► Pausing ─┐
 //!     │         │ └───────────────────│─────▲                  │
 //!     │         └─────────────────────┴────────────────────────┘
 //!     └─► (handed over)
 //! ```
 //!
-//! A call that ends with a lease holds the lock. A queued call can instead get the lock from a caller of this process
-//! that releases it (handed over). A refusal can end a call in each phase.
+//! A call whose attempt succeeds ends with a held lock. A queued call can instead get the lock from a caller of this
+//! process that releases it (handed over). A refusal can end a call in each phase.
 //!
 //! Attempts are in `attempting.rs`, inspections and pauses in `waiting.rs`, the order of the callers of one process in
 //! `turns.rs`, and the record of one call in `call.rs`.
@@ -24,7 +24,7 @@ use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::ids::LockId;
-use crate::redlock::acquire::Decision;
+use crate::redlock::acquire::{Decision, NodeResult};
 use crate::request::{Request, Wait};
 
 impl Engine {
@@ -91,7 +91,7 @@ impl Engine {
                 }
                 Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
             }
-            Phase::Aside { until } if until.has_come(cx.now) => {
+            Phase::Yielded { until } if until.has_come(cx.now) => {
                 self.enter(lock, cx);
             }
             _ => Self::index_call(&mut self.deadlines, lock, call),
@@ -158,20 +158,23 @@ impl Engine {
         if kind == RefusalKind::NoQuorum {
             call.free_in = call.free_in.or_else(|| self.quorum_in(&call, cx.now));
         }
-        cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
+        let mut refusal = call.refusal(kind, cx.now);
+        let round_trip = |node| self.paths.round_trips.to(node);
+        NodeResult::explain_silence(&mut refusal.nodes, &call.request.timing, round_trip);
+        cx.emit(Effect::NotAcquired { lock, refusal });
         self.leave_queue(&call.request.keys, lock, None, cx);
         self.pass_intent_on(call.take_intent(lock), cx);
     }
 
     fn remove_call(&mut self, lock: LockId) -> Option<Call> {
-        self.local.aside.remove(&lock);
+        self.local.yielded.remove(&lock);
         self.calls.remove(&lock)
     }
 
     /// Ends a call that has its lock, and withdraws its intent, which kept new readers out.
     pub(super) fn finish_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let withdrawal = self.calls.get_mut(&lock).and_then(|call| call.withdrawal(lock));
-        self.local.aside.remove(&lock);
+        self.local.yielded.remove(&lock);
         self.calls.discard(&lock);
         if let Some(withdrawal) = withdrawal {
             self.withdraw(withdrawal, cx);

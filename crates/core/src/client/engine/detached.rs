@@ -1,4 +1,6 @@
-//! Locks without a guard: detaching a lease, and extending or releasing a lock that no guard of this client holds.
+//! Locks without a guard: detaching a held lock, and extending or releasing a lock that no guard of this client holds.
+
+use core::time::Duration;
 
 use super::{Context, Effect, Engine, EntryOf, Extended};
 use crate::client::deadlines::Owner;
@@ -10,39 +12,35 @@ use crate::redlock::entry_extension::{EntryExtension, vote_does_not_count};
 use crate::redlock::quorum::NodeSet;
 use crate::redlock::release::Release;
 
-/// The round of the release in `release_remains`. No attempt and no lease has this round.
+/// The round of the release in `release_remains`. No attempt and no held lock has this round.
 const REMAINS: u32 = u32::MAX;
 
 impl Engine {
-    /// Begins to detach a lease. A lock that is lost cannot be detached.
+    /// Begins to detach a held lock. A lock that is lost cannot be detached.
     pub(super) fn on_detach(&mut self, holder: LockId, cx: &mut Context<'_>) {
-        let lock = self.held_by(holder);
-        if let Some(lock) = lock {
-            self.latch_loss(lock, cx);
-        }
-        let lease = lock.and_then(|lock| self.leases.get_mut(&lock));
-        match lock.zip(lease.filter(|lease| lease.lost().is_none())) {
-            Some((lock, lease)) => {
-                lease.detach(cx.now);
-                self.review_lease(lock, false, cx);
+        let longest = self.paths.round_trips.longest();
+        match self.latched_by(holder, cx).filter(|(_, held)| held.lost().is_none()) {
+            Some((lock, held)) => {
+                held.detach(longest, cx.now);
+                self.review_held(lock, false, cx);
             }
             None => cx.emit(Effect::Detached { lock: holder, detached: None }),
         }
     }
 
-    /// Forgets a lease without a release. The next caller of this process may attempt.
+    /// Forgets a held lock without a release. The next caller of this process may attempt.
     pub(super) fn on_forget(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let Some(lease) = self.leases.get_mut(&lock) else {
+        let Some(held) = self.held.get_mut(&lock) else {
             return;
         };
-        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
-        // A lost lease has left the queue already, unless it keeps its keys despite the loss.
-        let has_place = lease.lost().is_none() || lease.keeps_on_loss();
-        let keys = lease.keys().clone();
-        self.leases.discard(&lock);
+        Self::emit_extended(held, Extended::Lost(LossCause::Expired), cx);
+        // A lost lock has left the queue already, unless it keeps its keys despite the loss.
+        let has_place = held.lost().is_none() || held.keeps_on_loss();
+        let keys = held.keys().clone();
+        self.held.discard(&lock);
         self.local.handed.remove(&holder);
         if has_place {
             self.leave_queue(&keys, holder, None, cx);
@@ -58,14 +56,16 @@ impl Engine {
         cx: &mut Context<'_>,
     ) {
         let unanswered = if mutant!(TextTrusted) { NodeSet::default() } else { *unanswered };
-        let round_trip = self.paths.round_trips.latest(self.quorum);
-        let due = cx.now.after(timing.node_timeout(round_trip));
+        let due = cx.now.after(timing.node_timeout(self.paths.round_trips.longest()));
         let mut extension = EntryExtension::start(self.quorum, *timing, due, cx.now);
         let mut nodes = self.quorum.all();
         let unanswered = unanswered.iter().map(|node| (node, vote_does_not_count()));
-        for (node, failure) in self.excluded(cx.now).into_iter().chain(unanswered) {
+        for (node, failure) in self.excluded(false, cx.now).into_iter().chain(unanswered) {
             extension.bar(node, failure, cx.now);
             nodes.remove(node);
+        }
+        for node in self.paths.connecting() {
+            extension.await_answer(node, None, cx.now);
         }
         let ticket = Ticket { lock, round: 0, verb: Verb::Extend };
         let command = entry.extend(timing.ttl_ms(), counter);
@@ -81,7 +81,7 @@ impl Engine {
         answer: NodeAnswer<'_>,
         cx: &mut Context<'_>,
     ) -> bool {
-        let NodeAnswer { node, sent, ticket, answer } = answer;
+        let NodeAnswer { node, sent, ticket, answer, .. } = answer;
         let Some(extension) = self.entry_extensions.get_mut(&ticket.lock) else {
             return false;
         };
@@ -104,18 +104,19 @@ impl Engine {
         let outcome = extension.outcome(cx.now);
         let deadline = outcome.is_none().then(|| extension.deadline());
         self.deadlines.put(Owner::EntryExtension(lock), &mut extension.wake, deadline);
-        if let Some((validity, nodes)) = outcome {
+        if let Some((validity, mut nodes)) = outcome {
+            extension.explain_silence(&mut nodes, |node| self.paths.round_trips.to(node));
             cx.emit(Effect::EntryExtended { lock, validity, nodes });
             self.entry_extensions.discard(&lock);
         }
     }
 
-    /// Releases a lock on all nodes. A release that fails is sent again, like the release of a lease.
+    /// Releases a lock on all nodes. A release that fails is sent again, like the release of a held lock.
     pub(super) fn on_release_entry(
         &mut self,
         lock: LockId,
         EntryOf { entry, timing, unanswered }: EntryOf,
-        was_valid: bool,
+        valid_for: Duration,
         cx: &mut Context<'_>,
     ) {
         let mut held = self.quorum.all();
@@ -130,8 +131,14 @@ impl Engine {
         };
         let votes = (reached, held);
         let mut release = Release::new(entry, 0, (self.quorum, &timing), votes, cx.now);
-        let round_trip = self.paths.round_trips.latest(self.quorum);
-        release.report_to(lock, was_valid, cx.now.after(timing.node_timeout(round_trip)));
+        let answers_due = cx.now.after(timing.node_timeout(self.paths.round_trips.longest()));
+        // Such a release is not sent again, so its caller waits for the answers alone.
+        let confirmed_for = if by_value { Duration::ZERO } else { valid_for };
+        let valid = (!valid_for.is_zero(), confirmed_for);
+        release.report_to(lock, valid, answers_due, cx.now);
+        for node in self.paths.connecting() {
+            release.await_answer(node, None, cx.now);
+        }
         self.start_release((lock, 0), release, cx);
         self.note_own_change(&keys, cx);
     }

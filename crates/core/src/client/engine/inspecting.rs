@@ -8,6 +8,7 @@ use crate::command::Command;
 use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Keys;
 use crate::redlock::inspect::Inspection;
+use crate::timing::ROUND_TRIPS_AWAITED;
 
 impl Engine {
     pub(super) fn on_inspect(
@@ -15,13 +16,21 @@ impl Engine {
         lock: LockId,
         keys: Keys,
         timeout: Duration,
+        connect_timeout: Duration,
         cx: &mut Context<'_>,
     ) {
         let nodes = self.quorum.all();
-        let inspection = Inspection::start(self.quorum, nodes, cx.now.after(timeout), cx.now);
+        let longest = self.paths.round_trips.longest().saturating_mul(ROUND_TRIPS_AWAITED);
+        let due = cx.now.after(timeout.max(longest));
+        let mut inspection = Inspection::start(self.quorum, nodes, due, cx.now)
+            .awaiting_connections((connect_timeout, timeout));
+        for node in self.paths.connecting() {
+            inspection.await_answer(node, None, cx.now);
+        }
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
         cx.emit(Effect::Send { nodes, ticket, command: Command::Inspect { keys, intents: None } });
         self.inspections.insert(lock, inspection);
+        self.examine_beside(cx);
         self.review_inspection(lock, cx);
     }
 
@@ -40,7 +49,10 @@ impl Engine {
         let deadline = (!over).then(|| inspection.deadline());
         self.deadlines.put(Owner::Inspection(lock), &mut inspection.wake, deadline);
         if over {
-            cx.emit(Effect::Inspected { lock, nodes: inspection.report(cx.now) });
+            let nodes = inspection.report(cx.now);
+            let doubt = |node| self.monitor.as_ref()?.doubt(node, inspection.epoch(node)?, cx.now);
+            let doubts = self.quorum.node_ids().map(doubt).collect();
+            cx.emit(Effect::Inspected { lock, nodes, doubts });
             self.inspections.remove(&lock);
         }
     }

@@ -4,15 +4,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::command::{Answer, Command, Counter};
+use crate::command::{Answer, Command, Counter, Failure};
 use crate::ids::{LockId, Ticket};
 use crate::keys::{Entry, Keys};
 use crate::loss::LossCause;
 use crate::node::evidence::Evidence;
 use crate::node::trust::TrustState;
 use crate::redlock::acquire::{FailureReason, NodeResult};
+use crate::redlock::held_lock::Detached;
 use crate::redlock::hold::Hold;
-use crate::redlock::lease::Detached;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::ReleaseReport;
 use crate::redlock::vote::Validity;
@@ -51,6 +51,20 @@ pub enum Event {
     Connecting {
         /// The node without a connection.
         node: NodeId,
+    },
+    /// A new connection was made. The node has answered the greeting, which identifies it before any command is sent.
+    /// The answer is [`Effect::Identified`]; commands for the node wait for it.
+    Greeted {
+        /// The node.
+        node: NodeId,
+        /// Number of the connection, counted from one.
+        connection: u64,
+        /// A clock reading that was taken before the first byte of the greeting could leave.
+        sent: Reading,
+        /// The time from the greeting to the first reply.
+        round_trip: Duration,
+        /// The node's `INFO` and marker, read with the greeting.
+        evidence: Evidence,
     },
     /// The connection is up, and the waiting commands are being sent.
     Connected {
@@ -114,8 +128,9 @@ pub enum Event {
         lock: LockId,
         /// The lock on the nodes.
         entry: EntryOf,
-        /// Whether the lock is valid at the time of the call.
-        was_valid: bool,
+        /// The time for which the lock is still valid at the time of the call, as far as the caller knows. Zero: it is
+        /// over.
+        valid_for: Duration,
     },
     /// A caller asks for the holder of a lock. The answer is [`Effect::Inspected`].
     Inspect {
@@ -123,8 +138,11 @@ pub enum Event {
         lock: LockId,
         /// The keys of the lock.
         keys: Keys,
-        /// The timeout of the nodes' answers.
+        /// The shortest timeout of the nodes' answers. A distant node is awaited for as long as an attempt with the
+        /// default times awaits it.
         timeout: Duration,
+        /// The timeout of a connection that is still being made. It comes on top of the timeout of the answer.
+        connect_timeout: Duration,
     },
     /// The client closes: it accepts no new calls, ends waiting calls, releases held locks, and waits for owed
     /// releases, which have failed and are sent again.
@@ -233,6 +251,17 @@ pub enum Effect {
         /// The larger fencing token of the other client.
         fence: u64,
     },
+    /// Whether the node was identified on this connection: its votes count there. Until the next such effect, commands
+    /// that prolong a lock without a guard are sent only on a connection on which it was
+    /// ([`NodePipeline::decline`](crate::NodePipeline::decline)). Always true if the restart guard is not strict.
+    Identified {
+        /// The node.
+        node: NodeId,
+        /// Number of the connection, counted from one.
+        connection: u64,
+        /// Whether the node's votes count on this connection.
+        is_trusted: bool,
+    },
     /// A node's trust state changed: whether its votes count, or the time from which they count.
     TrustState {
         /// The node.
@@ -285,15 +314,18 @@ pub enum Effect {
         lock: LockId,
         /// The answer of each node.
         nodes: Vec<NodeResult>,
+        /// For each node, the reason why its answer that the lock is free does not count. `None` if that answer counts,
+        /// or if the node did not answer.
+        doubts: Vec<Option<Failure>>,
     },
     /// A node did not answer in time. Only statistics use this.
     TimedOut {
         /// The silent node.
         node: NodeId,
     },
-    /// A push woke a waiting call. Only statistics use this.
-    Woken {
-        /// The woken call.
+    /// A push ended the pause of a waiting call. Only statistics use this.
+    WaitEnded {
+        /// The call.
         lock: LockId,
     },
     /// The client closed, and no release is in flight or waits to be sent again.

@@ -22,7 +22,7 @@ impl Engine {
         let ids: BTreeSet<LockId> = self
             .calls
             .keys()
-            .chain(self.leases.keys())
+            .chain(self.held.keys())
             .chain(self.inspections.keys())
             .chain(self.entry_extensions.keys())
             .chain(self.releases.iter().map(|((lock, _), _)| lock))
@@ -40,7 +40,7 @@ impl Engine {
 
     fn shift(&mut self, base: Reading) {
         self.calls.values_mut().for_each(|call| call.shift(base));
-        self.leases.values_mut().for_each(|lease| lease.shift(base));
+        self.held.values_mut().for_each(|held| held.shift(base));
         self.releases.values_mut().for_each(|release| release.shift(base));
         self.inspections.values_mut().for_each(|inspection| inspection.shift(base));
         self.entry_extensions.values_mut().for_each(|extension| extension.shift(base));
@@ -62,15 +62,15 @@ impl Engine {
         let ticket = |it: Ticket| Ticket { lock: to(it.lock), ..it };
         self.closing.withdrawals =
             withdrawals.into_iter().map(|(it, nodes)| (ticket(it), nodes)).collect();
-        let aside = core::mem::take(&mut self.local.aside);
-        self.local.aside = aside.into_iter().map(to).collect();
+        let yielded = core::mem::take(&mut self.local.yielded);
+        self.local.yielded = yielded.into_iter().map(to).collect();
         self.calls.renumber(to);
-        self.leases.renumber(to);
+        self.held.renumber(to);
         self.inspections.renumber(to);
         self.entry_extensions.renumber(to);
         self.releases.renumber(to);
         self.releases.values_mut().for_each(|release| release.renumber(to));
-        self.leases.values_mut().for_each(|lease| lease.renumber(to));
+        self.held.values_mut().for_each(|held| held.renumber(to));
         let handed = core::mem::take(&mut self.local.handed);
         self.local.handed =
             handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
@@ -81,13 +81,13 @@ impl Engine {
     /// Fills the deadline index from the records.
     fn find_deadlines(&mut self) {
         let calls = self.calls.keys().map(Owner::Call);
-        let leases = self.leases.keys().map(Owner::Lease);
+        let held = self.held.keys().map(Owner::HeldLock);
         let inspections = self.inspections.keys().map(Owner::Inspection);
         let extensions = self.entry_extensions.keys().map(Owner::EntryExtension);
         let releases = self.releases.iter().map(|((lock, round), _)| Owner::Release(lock, round));
         let nodes = self.quorum.node_ids().flat_map(|node| [Owner::Node(node), Owner::Trust(node)]);
         let owners =
-            calls.chain(leases).chain(inspections).chain(extensions).chain(releases).chain(nodes);
+            calls.chain(held).chain(inspections).chain(extensions).chain(releases).chain(nodes);
         let mut deadlines = Deadlines::default();
         for owner in owners.chain([Owner::Close]) {
             if let Some(at) = self.wake_of(owner) {
@@ -111,11 +111,11 @@ impl Call {
             Phase::Queued | Phase::Starting => {}
             Phase::Attempting(attempt) => attempt.shift(base),
             Phase::Looking { inspection, .. } => inspection.shift(base),
-            Phase::Pausing { until, lent, .. } => {
+            Phase::Pausing { until, yields_from, .. } => {
                 *until = until.shifted(base);
-                *lent = lent.map(|at| at.shifted(base));
+                *yields_from = yields_from.map(|at| at.shifted(base));
             }
-            Phase::Aside { until } => *until = until.shifted(base),
+            Phase::Yielded { until } => *until = until.shifted(base),
         }
         if let Some(waiting) = &mut self.waiting {
             waiting.shift(base);

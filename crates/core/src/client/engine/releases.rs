@@ -50,6 +50,9 @@ impl Engine {
         };
         let failed = matches!(answer, Answer::Failed(_));
         release.handle_answer(node, answer, cx.now);
+        if self.monitor.as_ref().is_some_and(|monitor| monitor.node(node).has_lost_data()) {
+            release.note_lost_data(node);
+        }
         let link = &mut self.paths.links[node.index()];
         if !failed {
             link.failures = 0;
@@ -72,8 +75,8 @@ impl Engine {
     /// Notes that an acquire never reached its node, so a release that fails there is not sent again.
     pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, cx: &mut Context<'_>) {
         let Ticket { lock, round, .. } = ticket;
-        if let Some(lease) = self.leases.get_mut(&lock) {
-            lease.handle_unreached(node, round);
+        if let Some(held) = self.held.get_mut(&lock) {
+            held.handle_unreached(node, round);
         }
         let noted = self.releases.of_mut(lock).map(|(its_round, release)| {
             release.handle_unreached(node, round);

@@ -18,10 +18,6 @@ use crate::time::Reading;
 /// (which starts a wait, if one is needed), marker, and `INFO` again.
 const ROUND_TRIPS: u32 = 4;
 
-/// Longest time for which a closing client waits for adoptions, which take nodes into use, and for withdrawals of
-/// intents, which let readers in again.
-const CLOSE_WITHIN: Duration = Duration::from_millis(250);
-
 /// The lock id in the tickets (lock, round and verb) of commands about trust, which belong to no call.
 const NOBODY: LockId = LockId(0);
 
@@ -40,7 +36,7 @@ impl Engine {
     }
 
     /// Checks the evidence of a batch of answers. `None` means that votes in the batch count.
-    pub(super) fn look_at(
+    pub(super) fn judge_evidence(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -67,10 +63,29 @@ impl Engine {
         distrust_reason
     }
 
+    /// Notifies the transport whether the node was identified on this connection.
+    pub(super) fn emit_identified(&mut self, node: NodeId, connection: u64, cx: &mut Context<'_>) {
+        let Some(monitor) = &mut self.monitor else {
+            return cx.emit(Effect::Identified { node, connection, is_trusted: true });
+        };
+        let is_trusted = monitor.is_identified(node, connection);
+        monitor.node_mut(node).last_identified = (connection, is_trusted);
+        cx.emit(Effect::Identified { node, connection, is_trusted });
+    }
+
+    /// The reason why the pipeline did not send this command to the node; `None` without a better one than that the
+    /// node is not identified. An extension by text tells its caller also why the node could not be identified.
+    pub(super) fn declined(&self, ticket: Ticket, node: NodeId, now: Reading) -> Option<Failure> {
+        let monitor = self.monitor.as_ref()?;
+        let unread = || monitor.node(node).unread.clone().map(Failure::unexecuted);
+        let excluded = monitor.exclusion(node, now);
+        excluded.or_else(|| unread().filter(|_| ticket.verb == Verb::Extend))
+    }
+
     /// The failure of votes in a batch that too few replicas of the node have acknowledged; `None` if they count.
-    pub(super) fn unacknowledged(&self, node: NodeId, evidence: &Evidence) -> Option<Failure> {
+    pub(super) fn unacknowledged(&mut self, node: NodeId, evidence: &Evidence) -> Option<Failure> {
         let Evidence::Seen { acknowledged, .. } = evidence else { return None };
-        self.monitor.as_ref()?.unacknowledged(node, acknowledged.as_ref())
+        self.monitor.as_mut()?.unacknowledged(node, acknowledged.as_ref())
     }
 
     /// Turns an answer of a distrusted node into a failure if the answer is about a vote. A refusal stays a refusal: it
@@ -108,11 +123,14 @@ impl Engine {
 
     pub(super) fn on_trust(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
-        let Some(monitor) =
-            self.monitor.as_mut().filter(|monitor| monitor.node(node).review.round == ticket.round)
-        else {
+        let Some(monitor) = self.monitor.as_mut() else { return };
+        if monitor.node(node).review.round != ticket.round {
+            // A later examination has begun. Until it ends, an adoption of another configuration bars (S37).
+            if let Answer::Adopting { text, .. } = answer {
+                monitor.note_rival(node, text);
+            }
             return;
-        };
+        }
         let mut todo = Todo::new();
         monitor.handle_answer(node, answer.clone(), cx.now, &mut todo);
         self.follow_trust(todo, cx);
@@ -138,7 +156,16 @@ impl Engine {
     pub(super) fn review_data(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
-        monitor.look_again(node, &mut todo);
+        monitor.examine_again(node, &mut todo);
+        self.follow_trust(todo, cx);
+    }
+
+    /// Examines trusted nodes together with an inspection, whose command is in the same batch. Otherwise a node that
+    /// cannot announce a flush might have forgotten the lock since its last examination.
+    pub(super) fn examine_beside(&mut self, cx: &mut Context<'_>) {
+        let Some(monitor) = self.monitor.as_mut() else { return };
+        let mut todo = Todo::new();
+        self.quorum.node_ids().for_each(|node| monitor.refresh(node, cx.now, &mut todo));
         if !todo.is_empty() {
             self.follow_trust(todo, cx);
         }
@@ -177,6 +204,14 @@ impl Engine {
             if let Some(clocks) = trust.few_clocks.take() {
                 cx.emit(Effect::FloorOfFew { node, clocks });
             }
+            let (connection, _) = trust.epoch();
+            let is_trusted = monitor.is_identified(node, connection);
+            let trust = monitor.node_mut(node);
+            // The first news about a connection follows its greeting.
+            if trust.last_identified == (connection, !is_trusted) {
+                trust.last_identified = (connection, is_trusted);
+                cx.emit(Effect::Identified { node, connection, is_trusted });
+            }
         }
         let hears = |node: NodeId| !self.paths.links[node.index()].away;
         let has_settled =
@@ -189,39 +224,6 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait a moment for commands in flight that take nodes into use (adoption or marker).
-    /// Otherwise each short-lived client would start them again.
-    pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
-        if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
-            self.drain_until(now.after(CLOSE_WITHIN));
-        }
-    }
-
-    /// Lets a closing client wait a moment for its withdrawals of intents, by which writers keep new readers out.
-    pub(super) fn await_withdrawals(&mut self, now: Reading) {
-        if !self.closing.withdrawals.is_empty() {
-            self.drain_until(now.after(CLOSE_WITHIN));
-        }
-    }
-
-    fn drain_until(&mut self, by: BootTime) {
-        self.closing.drains_by = Some(by);
-        self.deadlines.add(by, Owner::Close);
-    }
-
-    /// Whether no node is being taken into use and no intent is being withdrawn, or the time to wait for that is over.
-    pub(super) fn has_settled(&mut self) -> bool {
-        if self.closing.drains_by.is_none() {
-            return true;
-        }
-        let is_adopting = self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting());
-        let has_settled = !is_adopting && self.closing.withdrawals.is_empty();
-        if has_settled {
-            self.closing.drains_by = None;
-        }
-        has_settled
-    }
-
     /// The time until which a call waits for checks of untrusted nodes, even if its own wait is shorter. `None` if no
     /// answer is outstanding or the time is over.
     pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
@@ -231,7 +233,7 @@ impl Engine {
         if !monitor.is_settling(|node| !self.paths.links[node.index()].away) {
             return None;
         }
-        let timeout = call.request.timing.node_timeout(call.pace.round_trip);
+        let timeout = call.request.timing.node_timeout(self.paths.round_trips.longest());
         let round_trips = timeout.saturating_mul(ROUND_TRIPS);
         let [plain, gathering] = *call
             .trust_wait
@@ -244,7 +246,7 @@ impl Engine {
     fn trust_states_changed(&mut self, cx: &mut Context<'_>) {
         let Some(monitor) = &self.monitor else { return };
         if monitor.is_disagreed() {
-            let excluded = self.excluded(cx.now);
+            let excluded = self.excluded(true, cx.now);
             let ended: Vec<LockId> = self
                 .calls
                 .iter()
@@ -267,7 +269,7 @@ impl Engine {
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&lock) else { continue };
             if (call.history.is_excluded() || call.trust_wait.settling)
-                && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
+                && let Phase::Pausing { until, .. } | Phase::Yielded { until } = &mut call.phase
             {
                 *until = (*until).min(cx.now.boot());
                 call.trust_wait.is_reported = false;
@@ -276,12 +278,25 @@ impl Engine {
         }
     }
 
-    /// The nodes that are not asked for votes, with the reasons. If clients have different settings: all nodes.
-    pub(super) fn excluded(&self, now: Reading) -> Vec<(NodeId, Failure)> {
+    /// Whether some node has the marker or the adoption of another configuration, so that no attempt may succeed (S37).
+    pub(super) fn is_contested(&self) -> bool {
+        self.monitor.as_ref().is_some_and(|monitor| monitor.is_contested())
+    }
+
+    /// The nodes that have the marker or the adoption of another configuration, with the failures of their votes.
+    pub(super) fn contested(&self, now: Reading) -> Vec<(NodeId, Failure)> {
+        let monitor = self.monitor.as_ref();
+        monitor.map(|monitor| monitor.contested(now)).unwrap_or_default()
+    }
+
+    /// The nodes that are not asked for votes, with the reasons. If clients have different settings: all nodes. The
+    /// same if the votes would be those of a new lock (`is_new`), and some node has a text of another configuration.
+    pub(super) fn excluded(&self, is_new: bool, now: Reading) -> Vec<(NodeId, Failure)> {
         let Some(monitor) = self.monitor.as_ref().filter(|monitor| monitor.excludes_any()) else {
             return Vec::new();
         };
-        let disagreed = monitor.is_disagreed().then(|| {
+        let is_barred = monitor.is_disagreed() || is_new && monitor.is_contested();
+        let disagreed = is_barred.then(|| {
             Failure::unsent(FailureKind::Unverified)
                 .with_detail("not asked, because this client's settings do not fit the nodes")
         });
@@ -317,7 +332,7 @@ impl Engine {
             cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
         // The call sends nothing during the pause, so other callers of this process may attempt.
-        call.phase = Phase::Pausing { until, again: false, lent: Some(cx.now.boot()) };
+        call.phase = Phase::Pausing { until, again: false, yields_from: Some(cx.now.boot()) };
         if call.request.progress
             && !is_over
             && !core::mem::replace(&mut call.trust_wait.is_reported, true)
@@ -326,7 +341,7 @@ impl Engine {
             cx.emit(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, call);
-        self.pass_on(lock, cx);
+        self.yield_turn(lock, cx);
     }
 
     /// The time until a quorum of the nodes that are up is trusted; `None` if it is zero or depends on a person.
@@ -339,8 +354,8 @@ impl Engine {
         self.monitor.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
     }
 
-    /// Ends the periodic checks of nodes.
-    pub(super) fn stop_looking(&mut self) {
+    /// Ends the periodic examinations of nodes.
+    pub(super) fn stop_examinations(&mut self) {
         let Some(monitor) = &mut self.monitor else { return };
         for node in self.quorum.node_ids() {
             let wake = &mut monitor.node_mut(node).review.wake;

@@ -1,13 +1,11 @@
 //! Waiting calls inspect the lock on the nodes, pause, and wake at pushes.
 
-use super::call::Withdrawal;
-use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
+use super::{Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::contention::believed;
 use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
-use crate::command::{Answer, Command, Holding};
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::keys::{Keys, Mode, Origin, of_intent};
+use crate::keys::{Mode, Origin, of_intent};
 use crate::redlock::acquire::FailureReason;
 use crate::redlock::inspect::Inspection;
 use crate::redlock::quorum::{NodeId, NodeSet};
@@ -15,12 +13,11 @@ use crate::redlock::retry::Retry;
 use crate::request::Request;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Delay after which a call that stepped aside returns to its queue, once a push reports a change of readers.
-const ASIDE_EVERY: Duration = Duration::from_millis(50);
+/// Delay after which a call that yielded its turn returns to its queue, once a push reports a change of readers.
+const RETURN_AFTER: Duration = Duration::from_millis(50);
 
 /// Delay between a push in a gap (in which the call leaves the lock to clients that poll) and the call's next
 /// inspection. Other libraries acquire on one node after the other, so the first push alone does not show a new holder.
@@ -35,7 +32,9 @@ impl Engine {
         };
         // The new round keeps answers to an earlier inspection from counting for this one.
         call.round += u32::from(again);
-        let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
+        let round_trips = nodes.iter().map(|node| self.paths.round_trips.to(node));
+        let longest = round_trips.max().unwrap_or_default();
+        let due = cx.now.after(call.request.timing.node_timeout(longest));
         let inspection = Inspection::start(self.quorum, nodes, due, cx.now);
         if let Some(waiting) = &mut call.waiting {
             nodes.iter().for_each(|node| waiting.ask(node));
@@ -67,8 +66,9 @@ impl Engine {
 
     /// Handles the answer to an inspection of the lock, either a waiting call's or one that a caller requested.
     pub(super) fn on_seen(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
-        let NodeAnswer { node, ticket, answer, .. } = answer;
+        let NodeAnswer { node, epoch, ticket, answer, .. } = answer;
         if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
+            inspection.note_epoch(node, epoch);
             inspection.handle_answer(node, answer, cx.now);
             return self.review_inspection(ticket.lock, cx);
         }
@@ -133,8 +133,8 @@ impl Engine {
                 return self.leave_gap(lock, end, cx);
             }
             if first {
-                // Other processes may also be about to attempt, so the call waits for a random time slot first.
-                return self.draw_slot(lock, cx);
+                // Other processes may also be about to attempt, so the call pauses for a random time first.
+                return self.draw_pause(lock, cx);
             }
             for key in &*call.request.keys {
                 self.keys.with_backoff(key, cx.now).1.see_room();
@@ -143,95 +143,10 @@ impl Engine {
         self.try_now(lock);
     }
 
-    /// Updates the call's intent, which keeps new readers out, after an inspection.
-    fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(&lock) else {
-            return;
-        };
-        let (withdrawal, announcement) = call.review_intent(lock, cx.now);
-        if let Some(withdrawal) = withdrawal {
-            self.withdraw(withdrawal, cx);
-        }
-        self.announce(lock, self.quorum.all(), announcement, cx);
-    }
-
-    pub(super) fn announce(
-        &mut self,
-        lock: LockId,
-        nodes: NodeSet,
-        command: Option<Command>,
-        cx: &mut Context<'_>,
-    ) {
-        if let Some((call, command)) = self.calls.get_mut(&lock).zip(command) {
-            cx.emit(Effect::Send { nodes, ticket: call.announcement(lock), command });
-        }
-    }
-
-    /// Withdraws an intent, and wakes waiting readers of this process. Nodes do not push to them, because a server
-    /// pushes nothing to the connection that made the change.
-    pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, cx: &mut Context<'_>) {
-        let keys = self.send_withdrawal(withdrawal, cx);
-        for node in self.quorum.all().iter() {
-            self.note_change(node, Some(&keys), |call| call.mode == Mode::Shared, cx);
-        }
-    }
-
-    /// Sends a withdrawal. A closing client waits for the answers.
-    pub(super) fn send_withdrawal(
-        &mut self,
-        Withdrawal { ticket, command, keys }: Withdrawal,
-        cx: &mut Context<'_>,
-    ) -> Keys {
-        self.closing.withdrawals.insert(ticket, self.quorum.all());
-        cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
-        keys
-    }
-
-    /// Handles the answer to a command about an intent. A closing client waits until its withdrawals are answered.
-    ///
-    /// If a node has the intent of another process's writer, the call requests a push about that intent, and sets its
-    /// own intent as soon as the other intent is gone. A wait for the next renewal would let readers in (V13).
-    pub(super) fn on_announced(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
-        let NodeAnswer { node, ticket, answer, .. } = answer;
-        if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
-            unheard.remove(node);
-            if unheard.is_empty() {
-                self.closing.withdrawals.remove(&ticket);
-                if self.closing.drains_by.is_some() {
-                    self.review_drained(cx);
-                }
-            }
-        }
-        let call = self.calls.get(&ticket.lock);
-        let command = match answer {
-            Answer::Other => call.and_then(Call::watch_intent),
-            Answer::Seen(seen) | Answer::Watched(seen) if seen.each().contains(&Holding::Free) => {
-                call.and_then(Call::repeat_intent)
-            }
-            _ => None,
-        };
-        self.announce(ticket.lock, NodeSet::only(node), command, cx);
-    }
-
-    /// Sets the intents of waiting writers again, because a push reported that other writers' intents for these keys
-    /// are gone. `None` means that any key may have changed.
-    fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
-        let queues: Vec<&LocalQueue> = match keys {
-            Some(keys) => keys.iter().filter_map(|key| self.keys.queue(&of_intent(key)?)).collect(),
-            None => self.keys.queues().collect(),
-        };
-        let active = queues.into_iter().flat_map(LocalQueue::active);
-        let active: BTreeSet<LockId> = active.map(|place| place.lock).collect();
-        for lock in active {
-            let command = self.calls.get(&lock).and_then(|call| call.repeat_intent());
-            self.announce(lock, NodeSet::only(node), command, cx);
-        }
-    }
-
-    /// Draws a random time slot, because a lock became free. In the first slot the call attempts at once. In a later
-    /// slot it inspects the lock again first.
-    pub(super) fn draw_slot(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let pause = self.slot(lock, cx.now);
+    /// Draws a random pause, because a lock became free. Without a pause the call attempts at once. After a pause it
+    /// inspects the lock again first.
+    pub(super) fn draw_pause(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let pause = self.random_pause(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -244,12 +159,12 @@ impl Engine {
             return self.try_now(lock);
         }
         let until = cx.now.after(pause.min(call.patience(cx.now)));
-        call.phase = Phase::Pausing { until, again: true, lent: None };
+        call.phase = Phase::Pausing { until, again: true, yields_from: None };
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// The pause before a random time slot of the call.
-    fn slot(&mut self, lock: LockId, now: Reading) -> Duration {
+    /// A random pause, by which the contenders for a free lock do not all attempt at once.
+    fn random_pause(&mut self, lock: LockId, now: Reading) -> Duration {
         let Some(call) = self.calls.get_mut(&lock) else {
             return Duration::ZERO;
         };
@@ -258,12 +173,12 @@ impl Engine {
         backoffs.map(|backoff| backoff.pause(word, missed, now)).max().unwrap_or_default()
     }
 
-    /// Leaves a free lock to clients that poll: pauses until `end` and then for a random slot, but for at most half of
+    /// Leaves a free lock to clients that poll: pauses until `end` and then for a random time, but for at most half of
     /// the remaining wait. The call inspects the lock earlier if a node pushes that another client took it.
     fn leave_gap(&mut self, lock: LockId, end: BootTime, cx: &mut Context<'_>) {
         let rest = match mutant!(GapNeverEnds) {
             true => Duration::MAX,
-            false => end.remaining(cx.now) + self.slot(lock, cx.now),
+            false => end.remaining(cx.now) + self.random_pause(lock, cx.now),
         };
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -271,10 +186,11 @@ impl Engine {
         let patience = call.patience(cx.now);
         (call.contention.leaves_gap, call.contention.skips_gap) = (true, patience < rest);
         // With several keys, other callers may attempt during this pause, because they may need only one of the keys.
-        let lent = call.request.keys.single().is_none().then(|| cx.now.boot());
-        call.phase = Phase::Pausing { until: cx.now.after(rest.min(patience)), again: true, lent };
+        let yields_from = call.request.keys.single().is_none().then(|| cx.now.boot());
+        call.phase =
+            Phase::Pausing { until: cx.now.after(rest.min(patience)), again: true, yields_from };
         Self::index_call(&mut self.deadlines, lock, call);
-        self.pass_on(lock, cx);
+        self.yield_turn(lock, cx);
     }
 
     /// Starts an attempt, because the lock seems free or its state is unknown.
@@ -282,7 +198,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        call.contention.woken = call.is_open();
+        call.contention.seemed_free = call.is_open();
         call.contention.skips_gap = true;
         Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
     }
@@ -323,11 +239,11 @@ impl Engine {
         // because of this caller's options, or the failure may concern this call alone, because the lock is not held.
         let usual = call.pause(Retry::default(), step, cx.now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
-        let lent = match call.request.keys.single() {
+        let yields_from = match call.request.keys.single() {
             Some(_) => (!is_taken || usual < pause).then(|| cx.now.after(usual)),
             None => Some(cx.now.boot()),
         };
-        call.phase = Phase::Pausing { until: cx.now.after(pause), again: false, lent };
+        call.phase = Phase::Pausing { until: cx.now.after(pause), again: false, yields_from };
         call.look_if_stale(cx.now);
         if call.request.progress
             && is_new
@@ -336,7 +252,7 @@ impl Engine {
             cx.emit(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, call);
-        self.pass_on(lock, cx);
+        self.yield_turn(lock, cx);
     }
 
     /// Handles a push that keys changed. `None` means that any key may have changed, or that the connection is new.
@@ -370,15 +286,15 @@ impl Engine {
             its.filter(|its| its.single().is_none())
                 .is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
         };
-        let aside = self.local.aside.iter().filter(is_about).copied();
-        let contenders: Vec<LockId> = active.map(|place| place.lock).chain(aside).collect();
+        let yielded = self.local.yielded.iter().filter(is_about).copied();
+        let contenders: Vec<LockId> = active.map(|place| place.lock).chain(yielded).collect();
         for lock in contenders {
             let Some(call) = self.calls.get_mut(&lock) else {
                 continue;
             };
             let waits = matches!(
                 call.phase,
-                Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
+                Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Yielded { .. }
             );
             if let Phase::Pausing { until, .. } = &mut call.phase
                 && call.contention.leaves_gap
@@ -413,17 +329,17 @@ impl Engine {
         let is_stale = call.waiting.as_ref().is_some_and(Waiting::is_stale);
         match &mut call.phase {
             Phase::Looking { .. } if open => {
-                cx.emit(Effect::Woken { lock });
+                cx.emit(Effect::WaitEnded { lock });
                 self.looked(lock, cx);
             }
             Phase::Pausing { again: false, .. } if open => {
-                cx.emit(Effect::Woken { lock });
-                self.draw_slot(lock, cx);
+                cx.emit(Effect::WaitEnded { lock });
+                self.draw_pause(lock, cx);
             }
             // The lock may be free, but other callers of this process may be active, so the call queues first.
-            Phase::Aside { .. } if open => self.enter(lock, cx),
-            Phase::Aside { until } if is_stale || may_open => {
-                let step = if is_stale { ASIDE_EVERY } else { step };
+            Phase::Yielded { .. } if open => self.enter(lock, cx),
+            Phase::Yielded { until } if is_stale || may_open => {
+                let step = if is_stale { RETURN_AFTER } else { step };
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }

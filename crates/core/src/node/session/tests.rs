@@ -1,22 +1,30 @@
 use alloc::vec;
 
 use super::*;
-use crate::command::Counter;
+use crate::command::{AcquireForm, Counter, ExtendForm, ReleaseForm};
 use crate::keys::Keys;
-use crate::token::{Token, Value};
+use crate::token::{Key, Token, Value};
 
 fn value(token: u8) -> Value {
     Value::new(&Token::new([token; 20]), "")
 }
 
+/// The acquire of a lock with two keys, by a script that the greeting loads.
 fn acquire(token: u8) -> Command {
+    let keys = Keys::new(["k", "l"].map(Key::from)).expect("two keys");
+    Command::Acquire { keys, value: value(token), ttl_ms: 1000, form: AcquireForm::Plain }
+}
+
+fn fenced(token: u8) -> Command {
     let counter = Counter { keys: "c".into(), ttl_ms: 1000, marker: "m".into() };
     let (keys, value) = ("k".into(), value(token));
-    Command::AcquireFenced { keys, value, ttl_ms: 1000, counter, proposal: 0 }
+    let form = AcquireForm::Fenced { counter, proposal: 0 };
+    Command::Acquire { keys, value, ttl_ms: 1000, form }
 }
 
 fn release(token: u8) -> Command {
-    Command::Release { keys: "k".into(), value: value(token), tell: true }
+    let form = ReleaseForm::Plain { tell: true };
+    Command::Release { keys: "k".into(), value: value(token), form }
 }
 
 /// Sends an exchange with these commands, and takes these answers.
@@ -56,7 +64,8 @@ fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
 
 #[test]
 fn an_acquire_is_not_repeated_behind_its_release() {
-    let extend = Command::Extend { keys: "k".into(), value: value(1), ttl_ms: 1000 };
+    let (keys, form) = ("k".into(), ExtendForm::Plain);
+    let extend = Command::Extend { keys, value: value(1), ttl_ms: 1000, form };
     assert!(is_asked_again(&[acquire(1), release(2)], false));
     assert!(!is_asked_again(&[acquire(1), release(2)], true), "another exchange was sent");
     assert!(!is_asked_again(&[acquire(1), release(1)], false));
@@ -82,7 +91,7 @@ fn a_withdrawal_is_not_repeated_behind_a_later_announcement() {
 
 #[test]
 fn an_unchanged_marker_is_shared_within_a_connection() {
-    let look = |session: &mut Session, said: &[u8]| {
+    let read = |session: &mut Session, said: &[u8]| {
         let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
         let marker = exchange.marker(said);
         let evidence = Evidence::Seen {
@@ -97,15 +106,15 @@ fn an_unchanged_marker_is_shared_within_a_connection() {
         text
     };
     let session = &mut Session::new(true);
-    let first = look(session, b"one");
+    let first = read(session, b"one");
     assert_eq!(&*first, "one");
-    assert!(Arc::ptr_eq(&first, &look(session, b"one")));
+    assert!(Arc::ptr_eq(&first, &read(session, b"one")));
     for other in ["two", "on", "ones", "", "one"] {
-        let text = look(session, other.as_bytes());
+        let text = read(session, other.as_bytes());
         assert!(&*text == other && !Arc::ptr_eq(&first, &text));
     }
-    assert_eq!(&*look(session, b"\xff"), "\u{fffd}", "the text is only shown");
-    assert!(!Arc::ptr_eq(&look(session, b"one"), &look(&mut Session::new(true), b"one")));
+    assert_eq!(&*read(session, b"\xff"), "\u{fffd}", "the text is only shown");
+    assert!(!Arc::ptr_eq(&read(session, b"one"), &read(&mut Session::new(true), b"one")));
 }
 
 #[test]
@@ -136,7 +145,8 @@ fn the_first_reader_on_a_connection_carries_its_script() {
     let session = &mut Session::new(false);
     let reader = |token: u8| {
         let (keys, intents) = ("k".into(), "i".into());
-        Command::AcquireShared { keys, intents, value: value(token), ttl_ms: 1000 }
+        let form = AcquireForm::Shared { intents };
+        Command::Acquire { keys, value: value(token), ttl_ms: 1000, form }
     };
     let form = |session: &mut Session, command: Command| {
         let mut exchange = Exchange::new(BatchId(0), vec![command]);
@@ -147,6 +157,12 @@ fn the_first_reader_on_a_connection_carries_its_script() {
     assert_eq!(form(session, reader(2)), Form::Text);
     assert_eq!(form(session, reader(3)), Form::Usual);
     assert_eq!(form(&mut Session::new(false), reader(4)), Form::Text, "another connection");
+    assert_eq!(
+        form(session, fenced(5)),
+        Form::Text,
+        "this script is long, so it is not in the greeting"
+    );
+    assert_eq!(form(session, fenced(6)), Form::Usual);
 }
 
 #[test]
@@ -222,6 +238,10 @@ fn votes_request_the_marker_and_a_new_connection_requests_info() {
     assert_eq!(request(session, acquire(1)), (false, true));
     assert_eq!(request(session, Command::Identify), (true, true));
     assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "the guard is off");
+    let greeted = &mut Session::new(true);
+    greeted.identify(&MarkerSeen::Text("m".into()));
+    assert!(greeted.has_marker());
+    assert_eq!(request(greeted, acquire(1)), (false, true), "the greeting has read INFO");
 }
 
 #[test]

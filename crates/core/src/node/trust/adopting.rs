@@ -16,8 +16,8 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{
-    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, MarkerPlan, NodeMonitor, NodeTrust, Step, Todo,
-    TrustState,
+    EXAMINE_AGAIN, EXAMINE_SOONEST, Fault, GATHER_FOR, MarkerPlan, NodeMonitor, NodeTrust, Step,
+    Todo, TrustState,
 };
 use crate::command::{Adopted, Command, Counter};
 use crate::node::marker::{Adoption, Marker};
@@ -39,7 +39,13 @@ impl NodeMonitor {
         let (key, cluster) = (self.rules.adoption.clone(), self.rules.cluster.clone());
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
-        if !matches!(trust.trust_state, TrustState::Quarantined { .. }) {
+        // A node of another configuration stays refused until its adoption has been read again.
+        let stays = match &trust.trust_state {
+            TrustState::Quarantined { .. } => true,
+            TrustState::Refused(failure) => failure.kind().is_disagreement(),
+            TrustState::Unverified | TrustState::Trusted => false,
+        };
+        if !stays {
             // Other clients may have begun the node's wait earlier, so the quarantine may end before `until`.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
@@ -80,10 +86,11 @@ impl NodeMonitor {
             return self.refuse(node, &Fault::ForeignKey { key: &rules.adoption, text: &text });
         };
         if found.cluster != self.rules.cluster {
-            let rules = self.rules.clone();
-            let (theirs, ours) = (&found.cluster, &rules.cluster);
-            return self.refuse(node, &Fault::OtherSettings { is_marked: false, theirs, ours });
+            // A text that replaces this one was written later (see below).
+            self.node_mut(node).adopted = Some((text.clone(), age, now.boot()));
+            return self.contest(node, plan, (text, found, wait_ms), now, todo);
         }
+        self.node_mut(node).rival = None;
         plan.floor = plan.floor.max(found.floor);
         let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);
         if found.run_id != plan.run_id || is_older {
@@ -99,7 +106,7 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         // The node's wall clock determines the age of the adoption. Since this client first saw the adoption, the age
         // cannot have grown by more than the elapsed time. The client measures that time by its boot clock alone,
-        // because its wall clock may jump ahead, and the wait would end early (protocol, section 9).
+        // because its wall clock may jump ahead, and the wait would end early (docs/algorithm.md, Clocks).
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
@@ -137,11 +144,11 @@ impl NodeMonitor {
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
             // The next examination follows one millisecond after the wait, because ages are whole milliseconds, but at
-            // most [`LOOK_AGAIN`] later, because an operator may vouch for the node. If no time is left, this client
+            // most [`EXAMINE_AGAIN`] later, because an operator may vouch for the node. If no time is left, this client
             // only observes (`RestartGuard::Observe`), and waits until another client writes the marker.
             let wait = match left.is_zero() {
-                true => LOOK_AGAIN,
-                false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
+                true => EXAMINE_AGAIN,
+                false => (left + Duration::from_millis(1)).clamp(EXAMINE_SOONEST, EXAMINE_AGAIN),
             };
             trust.review.due = Some(now.after(wait));
             return;

@@ -6,7 +6,8 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{
-    Fault, LOOK_AGAIN, LOOK_EVERY, MarkerPlan, NodeMonitor, Step, Todo, TrustState, Words,
+    EXAMINE_AGAIN, EXAMINE_EVERY, Fault, MarkerPlan, NodeMonitor, ReplicasSeen, Step, Todo,
+    TrustState, Words,
 };
 use crate::command::{Failure, FailureKind};
 use crate::node::evidence::MarkerSeen;
@@ -29,8 +30,10 @@ impl NodeMonitor {
         let rules = self.rules.clone();
         let trust = self.node_mut(node);
         trust.review.step = Step::Rest;
+        trust.has_new_data = false;
+        trust.unread = None;
         trust.marker = None;
-        trust.review.due = Some(now.after(LOOK_AGAIN));
+        trust.review.due = Some(now.after(EXAMINE_AGAIN));
         let info = match info.map(|text| Info::parse(&text)) {
             Ok(Ok(info)) => info,
             Ok(Err(missing)) => {
@@ -44,13 +47,19 @@ impl NodeMonitor {
             // The failure is temporary, so the client asks again later. Until then the node's votes do not count.
             Err(failure) if !failure.kind().is_about_rights() => {
                 trust.trust_state = TrustState::Unverified;
+                trust.unread = Some(failure);
                 return;
             }
             Err(failure) => return trust.refuse(failure),
         };
+        if trust.run.id.as_deref() != Some(&*info.run_id) {
+            trust.replicas = ReplicasSeen::default();
+        }
         trust.note_run(&info, sent, now, rules.quarantine());
+        trust.replicas.connected = Some(info.replicas);
         if let Some(failure) = unsound(&info, rules.replicas_of(node), rules.words) {
-            return trust.refuse(failure);
+            self.judge_unsound(node, &info, marker);
+            return self.node_mut(node).refuse(failure);
         }
         if let Some(duplicate) = self.duplicate_of(node, now) {
             return self.refuse_duplicates(node, duplicate);
@@ -58,16 +67,15 @@ impl NodeMonitor {
         let old = match marker {
             MarkerSeen::Text(text) => match Marker::parse(text) {
                 Some(old) if old.cluster == rules.cluster => Some((text, old)),
-                Some(old) => {
-                    let (theirs, ours) = (&old.cluster, &rules.cluster);
-                    return self
-                        .refuse(node, &Fault::OtherSettings { is_marked: true, theirs, ours });
-                }
+                Some(old) => return self.bar_marked(node, old.cluster),
                 None => {
                     return self.refuse(node, &Fault::ForeignKey { key: &rules.marker, text });
                 }
             },
-            MarkerSeen::Missing => None,
+            MarkerSeen::Missing => {
+                self.node_mut(node).forget_marked_rival();
+                None
+            }
             MarkerSeen::Failed(failure)
                 if failure.kind().is_about_rights() || failure.kind().is_disagreement() =>
             {
@@ -79,6 +87,10 @@ impl NodeMonitor {
                 return;
             }
         };
+        if old.is_some() {
+            // While the node has a marker of this configuration, no other configuration can mark it.
+            self.node_mut(node).rival = None;
+        }
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let is_of_this_run =
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
@@ -90,7 +102,7 @@ impl NodeMonitor {
             trust.marker = Some(Arc::clone(text));
             trust.trust_state = TrustState::Trusted;
             trust.adopted = None;
-            trust.review.due = Some(now.after(LOOK_EVERY));
+            trust.review.due = Some(now.after(EXAMINE_EVERY));
             return;
         }
         let young_for = self.young_for(node, &info, sent);

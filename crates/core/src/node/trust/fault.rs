@@ -1,11 +1,11 @@
 //! The faults that make a node's votes worthless. [`Words`], which the library supplies, describe them to people.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 use core::hash::{Hash, Hasher};
 
-use crate::command::{Failure, FailureKind};
+use crate::command::{Difference, Failure, FailureKind};
 use crate::node::info::Incomplete;
 use crate::node::marker::Cluster;
 use crate::token::Key;
@@ -64,7 +64,13 @@ impl Words {
             }
             _ => FailureKind::UnsafeNode,
         };
-        Failure::new(kind).with_detail((self.0)(fault))
+        let failure = Failure::new(kind).with_detail((self.0)(fault));
+        match fault {
+            Fault::OtherSettings { theirs, .. } => {
+                failure.with_difference(Difference::Settings(theirs.to_string().into()))
+            }
+            _ => failure,
+        }
     }
 }
 

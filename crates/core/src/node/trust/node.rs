@@ -5,7 +5,9 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::run::before_origin;
-use super::{LOOK_AGAIN, NodeClock, NodeTrust, Review, Run, Step, Todo, TrustState};
+use super::{
+    EXAMINE_AGAIN, NodeClock, NodeTrust, ReplicasSeen, Review, Run, Step, Todo, TrustState,
+};
 use crate::command::{Command, Failure};
 use crate::node::evidence::MarkerSeen;
 use crate::node::info::Info;
@@ -21,16 +23,27 @@ impl NodeTrust {
             run: Run::new(),
             is_near: false,
             clock: NodeClock { reading: None, is_late: false },
+            has_new_data: false,
+            has_lost_data: false,
+            unread: None,
             adopted: None,
+            rival: None,
             is_guess: false,
+            replicas: ReplicasSeen { connected: None, acknowledging: None },
             review: Review { step: Step::Rest, round: 0, due: None, wake: None },
             reported: None,
+            last_identified: (0, false),
             few_clocks: None,
         }
     }
 
     pub(crate) const fn trust_state(&self) -> &TrustState {
         &self.trust_state
+    }
+
+    /// The connection of the last evidence, and the number of flushes that the node had announced on it.
+    pub(crate) const fn epoch(&self) -> (u64, u64) {
+        self.epoch
     }
 
     pub(crate) const fn is_trusted(&self) -> bool {
@@ -77,7 +90,7 @@ impl NodeTrust {
         self.review.step = Step::Rest;
         self.is_guess = false;
         self.trust_state = TrustState::Quarantined { until, why: why.into() };
-        self.review.due = Some(until.min(now.after(LOOK_AGAIN)));
+        self.review.due = Some(until.min(now.after(EXAMINE_AGAIN)));
     }
 
     /// Notes the run and the wall clock in a node's `INFO`. If the answer took long, the clock may have been read long
@@ -113,7 +126,7 @@ impl NodeTrust {
     /// Schedules the next examination if none is in progress or due.
     pub(super) fn rest(&mut self, now: Reading) {
         if self.review.step == Step::Rest && self.review.due.is_none() {
-            self.review.due = Some(now.after(LOOK_AGAIN));
+            self.review.due = Some(now.after(EXAMINE_AGAIN));
         }
     }
 
@@ -147,7 +160,7 @@ impl NodeTrust {
             *age += before_origin(at);
             *at = now.boot();
         }
-        if matches!(self.review.step, Step::Rest | Step::Gathering(_)) {
+        if matches!(self.review.step, Step::Rest | Step::Contested(_) | Step::Gathering(_)) {
             self.review.round = 0;
         }
     }
@@ -158,8 +171,11 @@ impl Review {
         for time in [&mut self.due, &mut self.wake].into_iter().flatten() {
             *time = time.shifted(base);
         }
-        if let Step::Adopting(plan) | Step::Gathering(plan) = &mut self.step {
-            plan.grown_at = plan.grown_at.shifted(base);
-        }
+        let plan = match &mut self.step {
+            Step::Adopting(plan) | Step::Gathering(plan) => plan,
+            Step::Contested(contest) => &mut contest.plan,
+            Step::Rest | Step::Identifying | Step::Marking => return,
+        };
+        plan.grown_at = plan.grown_at.shifted(base);
     }
 }

@@ -4,10 +4,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Attempt;
-use super::slots::Slot;
+use super::votes::Vote;
 use crate::command::{Failure, FailureKind, Holding};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
 
 /// The reason why an attempt failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -61,55 +62,62 @@ pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> Fail
 impl Attempt {
     /// Marks a node as failed because its vote would not count. No command goes to the node.
     pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
-        self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
+        self.votes[node.index()] = Vote::Failed { failure, took: Duration::ZERO };
     }
 
     /// The earliest time at which the wait for a node ends; `None` if no answer is awaited.
     pub fn deadline(&self) -> Option<BootTime> {
-        let slots = self.slots.iter().filter_map(|slot| match slot {
-            Slot::Outstanding { due } => Some(*due),
+        let timeouts = self.votes.iter().filter_map(|vote| match vote {
+            Vote::Outstanding { due } => Some(*due),
             _ => None,
         });
         let raises = self
             .fence_request
             .as_ref()
             .and_then(|fence_request| fence_request.write_back.deadline());
-        slots.chain(raises).min()
+        timeouts.chain(raises).min()
     }
 
     /// The nodes that a command of this attempt may have reached.
     pub(crate) fn reached(&self) -> NodeSet {
-        let reached = |slot: &Slot| match slot {
-            Slot::Failed { failure, .. } if mutant!(NoReleaseToTimedOut) => {
+        let reached = |vote: &Vote| match vote {
+            Vote::Failed { failure, .. } if mutant!(NoReleaseToTimedOut) => {
                 failure.kind() != FailureKind::Silent
             }
-            Slot::Failed { failure, .. } => failure.may_have_been_executed(),
+            Vote::Failed { failure, .. } => failure.may_have_been_executed(),
             _ => true,
         };
-        self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
+        self.quorum.node_ids().filter(|node| reached(&self.votes[node.index()])).collect()
     }
 
-    /// Whether a node refused, failed or was not asked.
-    pub(crate) fn has_refusals_or_failures(&self) -> bool {
-        self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Failed { .. })) > 0
+    /// Whether a node may keep the value that the attempt attaches: it refused, failed or was not asked. Of several
+    /// keys, so may each node that has not granted: a node that lacks one of them answers *absent*, and may have the
+    /// others.
+    pub(crate) fn may_leave_remains(&self, keys: usize) -> bool {
+        let leaves = |vote: &Vote| match vote {
+            Vote::Refused { .. } | Vote::Failed { .. } => true,
+            Vote::Gone { .. } | Vote::Outstanding { .. } => keys > 1,
+            Vote::Granted { .. } => false,
+        };
+        self.count(leaves) > 0
     }
 
     /// The nodes on which the attempt's command may still be executed, because no answer excludes this.
     pub(crate) fn unanswered(&self) -> NodeSet {
-        let unanswered = |slot: &Slot| match slot {
-            Slot::Outstanding { .. } => true,
-            Slot::Failed { failure, .. } => failure.may_have_been_executed(),
-            Slot::Granted { .. } | Slot::Refused { .. } | Slot::Gone { .. } => false,
+        let unanswered = |vote: &Vote| match vote {
+            Vote::Outstanding { .. } => true,
+            Vote::Failed { failure, .. } => failure.may_have_been_executed(),
+            Vote::Granted { .. } | Vote::Refused { .. } | Vote::Gone { .. } => false,
         };
-        self.quorum.node_ids().filter(|node| unanswered(&self.slots[node.index()])).collect()
+        self.quorum.node_ids().filter(|node| unanswered(&self.votes[node.index()])).collect()
     }
 
     /// The reason why this node failed to grant, or to record the fencing token; `None` if it has not failed.
     pub(super) fn failure(&self, node: NodeId) -> Option<&Failure> {
-        match &self.slots[node.index()] {
-            Slot::Failed { failure, .. } => Some(failure),
-            Slot::Granted { .. } => self.fence_request.as_ref()?.write_back.failure(node),
-            Slot::Outstanding { .. } | Slot::Refused { .. } | Slot::Gone { .. } => None,
+        match &self.votes[node.index()] {
+            Vote::Failed { failure, .. } => Some(failure),
+            Vote::Granted { .. } => self.fence_request.as_ref()?.write_back.failure(node),
+            Vote::Outstanding { .. } | Vote::Refused { .. } | Vote::Gone { .. } => None,
         }
     }
 
@@ -131,7 +139,7 @@ impl Attempt {
 
     pub(super) fn why_not(&self, granted: usize, outstanding: usize) -> FailureReason {
         let distrusted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
-        let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
+        let refused = self.count(|vote| matches!(vote, Vote::Refused { .. }));
         reason(self.quorum, distrusted, refused, granted, outstanding)
     }
 
@@ -146,48 +154,48 @@ impl Attempt {
     }
 
     pub(crate) fn granting(&self) -> impl Iterator<Item = NodeId> {
-        let granted = |slot: &Slot| matches!(slot, Slot::Granted { .. });
-        self.quorum.node_ids().filter(move |node| granted(&self.slots[node.index()]))
+        let granted = |vote: &Vote| matches!(vote, Vote::Granted { .. });
+        self.quorum.node_ids().filter(move |node| granted(&self.votes[node.index()]))
     }
 
     pub(crate) fn refusing(&self) -> impl Iterator<Item = NodeId> {
-        let refused = |slot: &Slot| matches!(slot, Slot::Refused { .. });
-        self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
+        let refused = |vote: &Vote| matches!(vote, Vote::Refused { .. });
+        self.quorum.node_ids().filter(move |node| refused(&self.votes[node.index()]))
     }
 
     /// The nodes that should push the next change of the lock: all nodes that refused. If these are too few to notice
     /// every release, some nodes that granted or have not answered are added. The request for a push reaches the added
     /// nodes after the release of this attempt, so their pushes are about the next holder.
-    pub(crate) fn telling(&self) -> NodeSet {
-        let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
+    pub(crate) fn nodes_to_watch(&self) -> NodeSet {
+        let outstanding = |vote: &Vote| matches!(vote, Vote::Outstanding { .. });
         let outstanding =
-            self.quorum.node_ids().filter(|node| outstanding(&self.slots[node.index()]));
-        let missing = self.quorum.telling().saturating_sub(self.refusing().count());
+            self.quorum.node_ids().filter(|node| outstanding(&self.votes[node.index()]));
+        let missing = self.quorum.nodes_to_ask().saturating_sub(self.refusing().count());
         self.refusing().chain(self.granting().chain(outstanding).take(missing)).collect()
     }
 
     /// The answer of each node. A node that granted, but failed to raise its counter, counts as failed.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
-        let result = |(node, slot): (NodeId, &Slot)| match slot {
-            Slot::Outstanding { .. } => NodeResult::new(NodeOutcome::Nothing, so_far),
-            Slot::Granted { took, .. } => match self.failure(node) {
+        let result = |(node, vote): (NodeId, &Vote)| match vote {
+            Vote::Outstanding { .. } => NodeResult::new(NodeOutcome::Nothing, so_far),
+            Vote::Granted { took, .. } => match self.failure(node) {
                 None => NodeResult::new(NodeOutcome::Granted, *took),
                 Some(failure) => NodeResult::new(NodeOutcome::Failed(failure.clone()), so_far),
             },
-            Slot::Refused { took, holding } => {
+            Vote::Refused { took, holding } => {
                 NodeResult::new(NodeOutcome::Refused(holding.as_deref().cloned()), *took)
             }
-            Slot::Failed { failure, took } => {
+            Vote::Failed { failure, took } => {
                 NodeResult::new(NodeOutcome::Failed(failure.clone()), *took)
             }
-            Slot::Gone { took } => NodeResult::new(NodeOutcome::Seen(Holding::Free), *took),
+            Vote::Gone { took } => NodeResult::new(NodeOutcome::Seen(Holding::Free), *took),
         };
-        self.quorum.node_ids().zip(&*self.slots).map(result).collect()
+        self.quorum.node_ids().zip(&*self.votes).map(result).collect()
     }
 
-    pub(super) fn count(&self, is: impl Fn(&Slot) -> bool) -> usize {
-        self.slots.iter().filter(|slot| is(slot)).count()
+    pub(super) fn count(&self, is: impl Fn(&Vote) -> bool) -> usize {
+        self.votes.iter().filter(|vote| is(vote)).count()
     }
 }
 
@@ -203,6 +211,24 @@ pub struct NodeResult {
 impl NodeResult {
     pub(crate) fn new(said: NodeOutcome, took: Duration) -> Self {
         Self { said, took }
+    }
+
+    /// Adds the setting that is too short to the failure of the farthest silent node, if a setting is.
+    pub(crate) fn explain_silence(
+        results: &mut [Self],
+        timing: &Timing,
+        round_trip: impl Fn(NodeId) -> Duration,
+    ) {
+        let silent = results.iter_mut().enumerate().filter_map(|(index, result)| {
+            let NodeOutcome::Failed(failure) = &mut result.said else { return None };
+            let is_silent = failure.kind() == FailureKind::Silent && failure.detail().is_none();
+            is_silent.then(|| (round_trip(NodeId::new(index)), failure))
+        });
+        if let Some((round_trip, failure)) = silent.max_by_key(|(round_trip, _)| *round_trip)
+            && let Some(detail) = timing.too_short_for(round_trip)
+        {
+            *failure = failure.clone().with_detail(detail);
+        }
     }
 
     /// The results of all nodes. An outstanding answer (`None`) becomes [`NodeOutcome::Nothing`] after `so_far`.

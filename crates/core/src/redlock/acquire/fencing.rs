@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::slots::Slot;
+use super::votes::Vote;
 use super::{Attempt, Decision};
 use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
 use crate::redlock::fence::FenceRequest;
@@ -18,21 +18,21 @@ pub(super) fn vote(
     answer: &Answer,
     sent: Reading,
     took: Duration,
-) -> Slot {
+) -> Vote {
     match *answer {
         Answer::GrantedFenced { fence } if fence < Counter::LIMIT => {
             request.note(fence);
             request.write_back.handle_vote(node, fence);
-            Slot::Granted { sent, took }
+            Vote::Granted { sent, took }
         }
         Answer::RefusedFenced { fence, ref holding } => {
             request.note(fence);
             if attaches && **holding == Holding::Free {
-                return Slot::Gone { took };
+                return Vote::Gone { took };
             }
-            Slot::Refused { took, holding: Some(holding.clone()) }
+            Vote::Refused { took, holding: Some(holding.clone()) }
         }
-        _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
+        _ => Vote::Failed { failure: Failure::new(FailureKind::Protocol), took },
     }
 }
 
@@ -66,8 +66,8 @@ impl Attempt {
     /// Takes the answer of `node` to [`Attempt::raise_command`]. A missing or foreign key proves that the vote is gone.
     pub fn handle_raised(&mut self, node: NodeId, answer: &Answer, now: Reading) -> Decision {
         let took = now.elapsed_since(self.started);
-        let slot = &mut self.slots[node.index()];
-        let (Some(fence_request), Slot::Granted { .. }) = (&mut self.fence_request, &slot) else {
+        let vote = &mut self.votes[node.index()];
+        let (Some(fence_request), Vote::Granted { .. }) = (&mut self.fence_request, &vote) else {
             return Decision::Wait;
         };
         match *answer {
@@ -75,12 +75,12 @@ impl Attempt {
                 fence_request.note(fence);
                 fence_request.write_back.handle_raised(node, fence);
             }
-            Answer::Absent => *slot = Slot::Gone { took },
-            Answer::Other => *slot = Slot::Refused { took, holding: None },
+            Answer::Absent => *vote = Vote::Gone { took },
+            Answer::Other => *vote = Vote::Refused { took, holding: None },
             Answer::Failed(ref failure) => fence_request.write_back.fail(node, failure.clone()),
             _ => fence_request.write_back.fail(node, Failure::new(FailureKind::Protocol)),
         }
-        if !matches!(slot, Slot::Granted { .. }) {
+        if !matches!(vote, Vote::Granted { .. }) {
             fence_request.write_back.drop_vote(node);
         }
         self.decide(now)
@@ -96,7 +96,7 @@ impl Attempt {
         now: Reading,
     ) -> Decision {
         let voters: NodeSet = self.granting().collect();
-        let due = now.after(self.node_timeout);
+        let due = now.after(self.longest_timeout);
         let quorum = self.quorum;
         let Some(fence_request) = &mut self.fence_request else {
             return Decision::Acquired(validity);

@@ -31,7 +31,7 @@ fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
     let mut hold = world.guard(second).hold.clone();
     world.run_until(2000);
     assert_eq!(world.lost(second).map(|(_, cause)| cause), Some(LossCause::HoldLimit));
-    let seen = hold.look(world.reading());
+    let seen = hold.latch_end(world.reading());
     assert_eq!(seen, Some(LossCause::HoldLimit));
     world.finish();
 }

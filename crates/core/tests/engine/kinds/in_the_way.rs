@@ -3,7 +3,7 @@
 use super::*;
 
 fn attempts_in(world: &mut ScriptedWorld, ms: i64) -> usize {
-    let is_attempt = |it: &Command| matches!(it, Command::Acquire { .. });
+    let is_attempt = |it: &Command| matches!(it, Command::Acquire { form: AcquireForm::Plain, .. });
     let before = count(world, 0, is_attempt);
     world.run_for(ms);
     count(world, 0, is_attempt) - before
@@ -39,7 +39,7 @@ fn sets_that_overlap_take_turns_and_do_not_wake_each_other() {
     world.release(held, false);
     for _ in 0..20 {
         world.run_for(200);
-        let held = sets.iter().find(|it| world.find(**it).is_some_and(|guard| !guard.given_back));
+        let held = sets.iter().find(|it| world.find(**it).is_some_and(|guard| !guard.is_released));
         if let Some(lock) = held.copied() {
             world.release(lock, false);
         }
@@ -97,7 +97,7 @@ fn one_server_twice_ends_a_readers_call_without_the_restart_guard() {
 }
 
 #[test]
-fn a_set_that_stepped_aside_tries_when_all_but_a_silent_node_have_told() {
+fn a_set_that_yielded_tries_when_all_but_a_silent_node_have_pushed() {
     let mut world = ScriptedWorld::with(2, Quorum::majority(5).expect("five nodes"));
     let held = world.acquire_by(1, automatic("a"));
     world.run_for(20);

@@ -27,9 +27,9 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
 }
 
 /// A node is flushed, another client begins its wait again, and its server's clock jumps ahead. The tested client has
-/// seen only the first wait. It must not believe that the new wait began before its last look at the first one.
+/// seen only the first wait. It must not believe that the new wait began before its last examination of the first one.
 #[test]
-fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
+fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_last_examination() {
     let mut world = fresh();
     let lock = acquire(&mut world, Wait::Forever);
     world.run_for(8 * SECOND);
@@ -116,11 +116,11 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     world.run_for(5 * SECOND);
     let late = another(&mut world);
     world.acquire_by(late, Request { wait: Wait::Forever, ..request(LOCKED) });
-    let looks = |world: &ScriptedWorld| {
+    let asks = |world: &ScriptedWorld| {
         world.orders(late).any(|(_, command)| *command == Command::Identify)
     };
-    world.run_till(20 * SECOND, looks);
-    assert!(looks(&world) && world.now() == 7 * SECOND * MS, "it asks the others for the time");
+    world.run_till(20 * SECOND, asks);
+    assert!(asks(&world) && world.now() == 7 * SECOND * MS, "it asks the others for the time");
     world.sleep(late, 10 * SECOND);
     world.run_for(10 * SECOND + QUARANTINE);
     let since = world.now() - 15 * SECOND * MS;
@@ -185,7 +185,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
 }
 
 /// Waits until the client asks node 0 for its evidence (`INFO`, marker), and fails this command: node 0 is suspended.
-fn suspended_at_a_look(world: &mut ScriptedWorld) {
+fn suspended_at_an_examination(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
             Effect::Send { nodes, ticket, command: Command::Identify }
@@ -200,7 +200,7 @@ fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let before = of_first(world).len();
     world.lose(0, 0, true);
     world.run_till(20 * SECOND, |world| of_first(world).len() > before);
-    assert_eq!(world.now(), 15 * SECOND * MS, "it is looked at now and then");
+    assert_eq!(world.now(), 15 * SECOND * MS, "it is examined now and then");
     let suspended = Answer::Failed(Failure::unsent(FailureKind::Suspended));
     world.answer(0, 0, world.reading(), of_first(world)[before], suspended);
     world.run_for(0);
@@ -225,7 +225,7 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let first = acquire(&mut world, Wait::Once);
     release(&mut world, first);
     assert_eq!(world.trusted(0), 3);
-    suspended_at_a_look(&mut world);
+    suspended_at_an_examination(&mut world);
     // From now on the second name leads to the first server.
     world.lose(0, 0, true);
     lead_to_the_first(&mut world, 1);
@@ -254,7 +254,7 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     world.run_until(14 * SECOND);
     let second = acquire(&mut world, Wait::Once);
     assert!(is_held(&world, second));
-    suspended_at_a_look(&mut world);
+    suspended_at_an_examination(&mut world);
     world.lose(0, 0, true);
     lead_to_the_first(&mut world, 1);
     world.lose(0, 1, false);
@@ -265,6 +265,25 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     assert_eq!(world.trusted(0), 2);
     world.run_for(QUARANTINE);
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
+}
+
+/// A lock is granted before the second name of one of its servers is heard. When it is, that server's votes do not
+/// count under either name, so the lock ends with the vote that the server gave before.
+#[test]
+fn a_server_whose_second_name_is_heard_after_the_grant_never_has_two_votes() {
+    let mut world = settled();
+    world.lose(0, 2, true);
+    let lock = acquire(&mut world, Wait::Once);
+    assert!(is_held(&world, lock));
+    lead_to_the_first(&mut world, 2);
+    world.lose(0, 2, false);
+    assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
+    assert!([0, 2].iter().all(|node| is_refused_as(&world, *node, FailureKind::SameServer)));
+    for _ in 0..3 {
+        world.run_for(MAX_TTL as i64 / 3);
+        assert!(votes_after_extending(&mut world, lock).is_none_or(|votes| votes < 2));
+    }
+    assert!(!is_held(&world, lock));
 }
 
 /// Lets the name of a node lead to another server with a long uptime and a valid marker.
@@ -279,7 +298,7 @@ fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
 }
 
 /// Makes a call for another lock, because its answers contain the nodes' evidence.
-fn look(world: &mut ScriptedWorld) {
+fn examine(world: &mut ScriptedWorld) {
     let lock = world.acquire_by(0, Request { wait: Wait::Once, ..request("other") });
     world.run_for(0);
     release(world, lock);
@@ -298,7 +317,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     world.run_for(SECOND / 2);
     lead_to_the_first(&mut world, 1);
     lead_to_another(&mut world, 0, 50);
-    look(&mut world);
+    examine(&mut world);
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
     let second = world.engine(0).trust_state(NodeId::new(1));
@@ -318,7 +337,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
     release(&mut world, first);
-    suspended_at_a_look(&mut world);
+    suspended_at_an_examination(&mut world);
     world.lose(0, 0, true);
     lead_to_the_first(&mut world, 1);
     let second = acquire(&mut world, Wait::Once);
@@ -326,7 +345,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     let same = world.server(1).clone();
     world.replace(0, same);
     lead_to_another(&mut world, 1, 50);
-    look(&mut world);
+    examine(&mut world);
     world.lose(0, 0, false);
     world.lose(0, 1, true);
     assert_eq!(votes_after_extending(&mut world, second), Some(2), "there are two servers");
@@ -350,7 +369,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     world.replace(1, restarted);
     world.reconnect(1);
     lead_to_another(&mut world, 0, 50);
-    look(&mut world);
+    examine(&mut world);
     world.run_for(SECOND / 4);
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
@@ -364,7 +383,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
-    look(&mut world);
+    examine(&mut world);
     lead_to_the_first(&mut world, 1);
     acquire(&mut world, Wait::Once);
     assert!((0..2).all(|node| is_refused_as(&world, node, FailureKind::SameServer)));
@@ -379,12 +398,12 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
-    look(&mut world);
+    examine(&mut world);
     let last = 50 + 15;
     for run in [50, 0].into_iter().chain(50..=last) {
         world.run_for(SECOND / 4);
         lead_to_another(&mut world, 0, run);
-        look(&mut world);
+        examine(&mut world);
         assert_eq!(world.trusted(0), if run == last { 2 } else { 3 }, "{run}");
     }
     world.run_for(QUARANTINE);

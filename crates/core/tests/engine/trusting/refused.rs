@@ -61,8 +61,8 @@ fn replicas_and_nodes_that_evict_are_refused_and_a_minority_of_them_does_no_harm
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(3)));
     world.run_for(4 * SECOND);
     assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
-    let told = failure(&world, lock, 1).to_string();
-    assert!(told.contains("Evicts(\"allkeys-"), "{told}");
+    let failed = failure(&world, lock, 1).to_string();
+    assert!(failed.contains("Evicts(\"allkeys-"), "{failed}");
     world.say(1, "maxmemory_policy", "noeviction");
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(5)));
     world.run_for(3 * SECOND);
@@ -82,16 +82,16 @@ fn a_promoted_replica_is_adopted_although_its_data_and_its_uptime_say_otherwise(
 }
 
 #[test]
-fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
+fn a_node_that_turns_read_only_and_back_is_examined_again() {
     let mut world = settled();
     acquire(&mut world, Wait::Once);
     assert_eq!(world.trusted(0), 3);
     // Only the error of the call for lock `jobs` makes the client ask for the evidence (`INFO`, marker) here.
     world.server_mut(0).health = Health::ReadOnly(FailureKind::ReadOnly);
-    let before = looks(&world);
+    let before = examinations(&world);
     world.acquire(Request { wait: Wait::Once, ..request("jobs") });
     world.run_for(0);
-    assert_eq!((looks(&world), world.trusted(0)), (before + 1, 2));
+    assert_eq!((examinations(&world), world.trusted(0)), (before + 1, 2));
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn an_observer_does_not_ask_all_the_time() {
     assert_eq!(world.outcome(lock), Some(Ok(())));
     (0..3).for_each(|node| world.set_one_way(node, 1));
     world.run_for(10 * SECOND);
-    let looks = looks(&world);
-    assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
+    let count = examinations(&world);
+    assert!(count <= 3 * 6, "{count} examinations in ten seconds");
 }
 
 /// Most of the quarantine (the wait of a restarted node) is over, so a call that can wait for the rest is not refused.

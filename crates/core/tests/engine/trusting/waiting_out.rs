@@ -208,19 +208,43 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
 
 /// After a flush push the client asks for the evidence at once, without waiting for its next call.
 #[test]
-fn a_flush_push_is_followed_by_a_look() {
+fn a_flush_push_is_followed_by_an_examination() {
     use quorlock_core::Event;
 
     let mut world = settled();
     let lock = acquire(&mut world, Wait::Once);
     release(&mut world, lock);
-    let before = looks(&world);
+    let before = examinations(&world);
     world.server_mut(0).run.promoted_at = Some(15);
     world.say_flushed(0);
     world.tell(0, Event::Pushed { node: NodeId::new(0), keys: None });
     world.run_for(0);
-    assert_eq!(looks(&world), before + 1);
+    assert_eq!(examinations(&world), before + 1);
     assert_eq!(world.trusted(0), 2);
+}
+
+/// A node was a replica for a moment. What prolongs a key without a guard waits for the examination that follows the
+/// push, which bars it (S36).
+#[test]
+fn after_a_flush_push_a_node_is_sent_no_extension_without_a_guard() {
+    use quorlock_core::Event;
+    use quorlock_sim::scripted::asking::entry_of;
+
+    let mut world = settled();
+    let detached = world.detach_new(request("k"));
+    let prolonged = |world: &mut ScriptedWorld| {
+        let kept = |world: &ScriptedWorld| [0, 1, 2].map(|node| world.stored(node, "k").cloned());
+        let before = kept(world);
+        world.extend_entry(0, entry_of(&detached));
+        world.run_for(10);
+        let after = kept(world);
+        [0, 1, 2].map(|node| before[node] != after[node])
+    };
+    assert_eq!(prolonged(&mut world), [true; 3], "the nodes are trusted");
+    world.server_mut(0).run.promoted_at = Some(15);
+    world.say_flushed(0);
+    world.tell(0, Event::Pushed { node: NodeId::new(0), keys: None });
+    assert_eq!(prolonged(&mut world), [false, true, true]);
 }
 
 /// An answer that does not change the trust in a node must not wake waiting calls. Otherwise two writers of a client
@@ -236,8 +260,86 @@ fn an_answer_that_changes_no_trust_wakes_no_call() {
     assert!(reports > 0, "the nodes are new");
     for look in 0..10 {
         let (lock, timeout) = (LockId(1000 + look), Duration::from_millis(50));
-        world.tell(0, Event::Inspect { lock, keys: LOCKED.into(), timeout });
+        world.tell(
+            0,
+            Event::Inspect { lock, keys: LOCKED.into(), timeout, connect_timeout: timeout },
+        );
         world.run_for(1);
     }
     assert_eq!(world.retried(lock).len(), reports);
+}
+
+/// A release says of a vanished key whether it vanished with all data. Otherwise the node may have voted for another
+/// client after the key was gone.
+#[test]
+fn a_key_is_lost_with_all_data_only_if_the_client_heard_of_that_loss() {
+    use quorlock_core::{Event, NodeReleased};
+
+    let push = |world: &mut ScriptedWorld, node| {
+        world.say_flushed(node);
+        world.tell(0, Event::Pushed { node: NodeId::new(node), keys: None });
+    };
+    let flush = move |world: &mut ScriptedWorld, node| {
+        world.flush(node);
+        push(world, node);
+    };
+    let delete = |world: &mut ScriptedWorld, node| {
+        world.forget_key(node, LOCKED);
+        world.forget_key(node, MARKER);
+    };
+    let notice = |world: &mut ScriptedWorld, node: usize| {
+        world.acquire(Request { wait: Wait::Once, ..request(&format!("of {node}")) });
+        world.run_for(0);
+    };
+    type Fault<'a> = &'a dyn Fn(&mut ScriptedWorld, usize);
+    let faults: [(&str, Fault<'_>, NodeReleased); 7] = [
+        ("a flush", &flush, NodeReleased::LostWithData),
+        ("another run", &|world, node| world.restart(node, false), NodeReleased::LostWithData),
+        ("one key after the other", &delete, NodeReleased::LostEarly),
+        (
+            "the same, and then a new connection to the same run",
+            &|world, node| {
+                delete(world, node);
+                world.reconnect(node);
+            },
+            NodeReleased::LostEarly,
+        ),
+        (
+            "the same, and then a flush",
+            &|world, node| {
+                delete(world, node);
+                notice(world, node);
+                flush(world, node);
+            },
+            NodeReleased::LostEarly,
+        ),
+        (
+            "a flush, and then a new marker that the client has read",
+            &|world, node| {
+                flush(world, node);
+                world.run_for(0);
+                mark_all(world);
+                world.run_for(3 * SECOND);
+            },
+            NodeReleased::LostEarly,
+        ),
+        (
+            "the key alone, and a push of other data",
+            &|world, node| {
+                world.forget_key(node, LOCKED);
+                push(world, node);
+            },
+            NodeReleased::LostEarly,
+        ),
+    ];
+    for (name, fault, expected) in faults {
+        let mut world = settled();
+        let lock = acquire(&mut world, Wait::Once);
+        (0..2).for_each(|node| fault(&mut world, node));
+        world.run_for(0);
+        world.release(lock, true);
+        world.run_for(100);
+        let (_, report) = world.released(lock).expect("the release has ended");
+        assert_eq!(report.nodes[..2], [expected.clone(), expected], "{name}");
+    }
 }

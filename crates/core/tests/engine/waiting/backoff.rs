@@ -119,7 +119,7 @@ fn the_last_inspection_before_the_first_attempt_is_reported() {
         let seen = refusal.nodes.iter().filter(|node| held(&node.said)).count();
         assert!(seen >= 2, "{:?}", refusal.nodes);
     }
-    assert!(looked_twice > 0, "no slot but the first one was drawn");
+    assert!(looked_twice > 0, "no pause was drawn");
 }
 
 /// A fixed delay needs no answers of the nodes, and a single attempt does not wait. So neither call inspects first.
@@ -161,20 +161,20 @@ fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
-    // Two of four nodes have another client's key, so the votes are split. The call draws a random slot for a retry.
+    // Two of four nodes have another client's key, so the votes are split. The call draws a random pause for a retry.
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
     (2..4).for_each(|node| world.forget_key(node, "k"));
-    // When its slot comes, the call cannot see that the lock is held, so it tries and is refused.
+    // After its pause, the call cannot see that the lock is held, so it tries and is refused.
     occupy(&mut world, 0..4);
     world.blind(true);
     world.run_until(40);
     world.blind(false);
     world.run_until(1000);
-    // The lock is free. The call still draws from few slots, because no other client was faster.
+    // The lock is free. The call still draws a short pause, because no other client was faster.
     (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
-    assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");
+    assert_eq!(world.granted_at(lock), Some(1011), "1013: one of longer pauses");
     world.finish();
 }

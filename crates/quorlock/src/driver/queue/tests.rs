@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::driver::{REQUESTS_MAX, TICKS_MAX};
-use crate::guard::sides::tests::Woken;
+use crate::guard::reply::tests::Woken;
 use crate::node::MemoryNode;
 use crate::{Client, LockOptions};
 
@@ -69,9 +69,9 @@ fn ask(
     handle: &DriverHandle,
     send: impl FnOnce(&DriverHandle, Event, ReplyTo) -> bool,
 ) -> oneshot::Receiver<()> {
-    let (reply, told) = oneshot::channel();
+    let (reply, outcome) = oneshot::channel();
     send(handle, Event::Close, ReplyTo::Close(reply));
-    told
+    outcome
 }
 
 /// The queue is so long that the driver yields while a caller polls the driver. The caller does not poll it again, so
@@ -81,7 +81,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     // No timeout of the engine fires during the test.
     let builder = Client::builder()
-        .custom_nodes(nodes)
+        .memory_nodes(nodes)
         .max_ttl(100 * PATIENCE)
         .options(LockOptions::new().ttl(100 * PATIENCE));
     let client = builder
@@ -118,8 +118,8 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     });
     // The client's runtime was blocked until now, so only the caller has polled the driver.
     let call = calls.recv().unwrap();
-    let told = timeout(PATIENCE, call).await.expect("the driver stands still");
-    assert!(told.unwrap().is_valid());
+    let outcome = timeout(PATIENCE, call).await.expect("the driver stands still");
+    assert!(outcome.unwrap().is_valid());
     drop(leave);
     caller.join().unwrap();
 }
@@ -137,21 +137,21 @@ async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
             answer(receiver, cx);
         }
     });
-    let (reply, mut told) = oneshot::channel();
+    let (reply, mut outcome) = oneshot::channel();
     let handle = &it.handle;
     let panicked = thread::scope(|scope| {
         let reply_to = ReplyTo::Close(reply);
         let caller = scope.spawn(|| handle.send_and_drive(Event::Close, reply_to));
         caller.join().is_err()
     });
-    assert!(panicked && told.try_recv() == Err(TryRecvError::Empty));
+    assert!(panicked && outcome.try_recv() == Err(TryRecvError::Empty));
     assert_eq!(it.woken(), 1, "no other caller handles the event");
     assert!(it.poll().is_pending());
-    assert_eq!(told.try_recv(), Ok(()));
+    assert_eq!(outcome.try_recv(), Ok(()));
 
     // The next caller can poll the driver as before the panic.
-    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
-    assert_eq!((told.try_recv(), it.woken()), (Ok(()), 1));
+    let mut outcome = ask(&it.handle, DriverHandle::send_and_drive);
+    assert_eq!((outcome.try_recv(), it.woken()), (Ok(()), 1));
 }
 
 struct PanicsAtDrop;
@@ -169,15 +169,15 @@ async fn a_driver_that_panics_at_its_end_too_leaves_nobody_waiting() {
         let _held = &bomb;
         panic!("at work");
     });
-    let (reply, mut told) = oneshot::channel();
+    let (reply, mut outcome) = oneshot::channel();
     let asked = AssertUnwindSafe(|| it.handle.send_and_drive(Event::Close, ReplyTo::Close(reply)));
     assert!(catch_unwind(asked).is_err());
-    assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
+    assert_eq!(outcome.try_recv(), Err(TryRecvError::Closed));
     assert_eq!(it.woken(), 1, "so that its task ends");
     assert!(it.poll().is_ready());
     for asks in [DriverHandle::send, DriverHandle::send_and_drive] {
-        let mut told = ask(&it.handle, asks);
-        assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
+        let mut outcome = ask(&it.handle, asks);
+        assert_eq!(outcome.try_recv(), Err(TryRecvError::Closed));
     }
 }
 
@@ -197,13 +197,13 @@ async fn locks_that_a_panic_has_poisoned_lock_nobody_out() {
     let mut it = Setting::new(answer);
     poison(&it.handle.shared.queue);
     poison(&it.handle.shared.running);
-    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
-    assert_eq!((told.try_recv(), it.woken()), (Ok(()), 0), "done in this thread");
-    let mut told = ask(&it.handle, DriverHandle::send);
+    let mut outcome = ask(&it.handle, DriverHandle::send_and_drive);
+    assert_eq!((outcome.try_recv(), it.woken()), (Ok(()), 0), "done in this thread");
+    let mut outcome = ask(&it.handle, DriverHandle::send);
     assert_eq!(it.woken(), 1);
     assert!(it.poll().is_pending());
-    assert_eq!(told.try_recv(), Ok(()));
+    assert_eq!(outcome.try_recv(), Ok(()));
     drop(it.task);
-    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
-    assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
+    let mut outcome = ask(&it.handle, DriverHandle::send_and_drive);
+    assert_eq!(outcome.try_recv(), Err(TryRecvError::Closed));
 }

@@ -1,7 +1,9 @@
 //! A connection to a server for questions that are not about locks.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind, Key, NodeId};
@@ -9,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::RedisNode;
+use super::client_name::Lockers;
 use super::codec::{Capabilities, Delete, rejected};
 use super::connection::Connection;
 use super::registration::{Do, Registration};
@@ -43,7 +46,7 @@ impl AdminConnection {
         // This connection watches no key, so its pushes are dropped.
         let push_sink = Inbox::new(1).push_sink(NodeId::new(0));
         let server = &node.server;
-        let Connection { wire, capabilities, .. } = server.open(&push_sink).await?;
+        let (Connection { wire, capabilities, .. }, _) = server.open(&push_sink, None).await?;
         let speaks_resp3 = !server.resp2.load(Ordering::Relaxed);
         let database = server.dialer.target.database;
         let (wire, patience) = (Mutex::new(wire), server.connect_timeout);
@@ -57,14 +60,16 @@ impl AdminConnection {
 
     /// Reads the registered database number. If `what` says so, also registers this connection's database.
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
-        let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
+        let Some(registration) = Registration::of_marker(marker, self.database) else {
+            return Ok(());
+        };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
         replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
     /// The number of the database that is registered on the server; `None` if none is registered.
     pub async fn registered(&self, marker: &Key) -> Result<Option<u32>, Failure> {
-        let Some(registration) = Registration::beside(marker, self.database) else {
+        let Some(registration) = Registration::of_marker(marker, self.database) else {
             return Ok(None);
         };
         match self.ask(&[registration.ask(Do::Look)]).await?.first() {
@@ -94,6 +99,30 @@ impl AdminConnection {
     /// The failure of every lock on this server, if the server lacks a command that locks need.
     pub fn no_locks(&self) -> Option<Failure> {
         self.capabilities.lacking.no_locks(true)
+    }
+
+    /// The clients that take locks and are connected to the server, each as `HOST:PID`. At most 1000. A client of a
+    /// version that does not name its connections is not found. The reply has some 400 bytes for each connection to the
+    /// server; it is read in parts, and not kept.
+    ///
+    /// # Errors
+    /// The user lacks the right `+client|list`, or the server did not answer in time.
+    pub async fn lockers(&self) -> Result<BTreeSet<String>, Failure> {
+        let lockers = Arc::new(std::sync::Mutex::new(Lockers::default()));
+        let overflow = lockers.clone();
+        let read = move |part: &[u8]| {
+            overflow.lock().unwrap_or_else(PoisonError::into_inner).read(part);
+        };
+        self.wire.lock().await.overflow = Some(Box::new(read));
+        // The reply to the second command follows the whole list.
+        let replies = self.ask(&[&["CLIENT", "LIST", "TYPE", "normal"][..], &["PING"]]).await;
+        self.wire.lock().await.overflow = None;
+        let lockers = std::mem::take(&mut *lockers.lock().unwrap_or_else(PoisonError::into_inner));
+        match replies?.into_iter().next() {
+            Some(Reply::Bytes(_)) => Ok(lockers.into_names()),
+            Some(Reply::Error(error)) => Err(rejected(&error)),
+            _ => Err(Failure::new(FailureKind::Protocol)),
+        }
     }
 
     /// Sends all commands in one round trip. Errors of the server are replies, and do not affect the other commands.

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind};
@@ -10,13 +11,13 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-use super::resolver::Resolver;
 use super::sentinel::Sentinels;
 use super::target::{Address, Target};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::Socket;
-use crate::node::credentials::Provider;
+use crate::node::offload::Offload;
+use crate::node::{OnWarning, Provider};
 
 /// How to reach a server.
 pub(super) struct Dialer {
@@ -29,10 +30,20 @@ pub(super) struct Dialer {
     pub(super) encryption: Option<Encryption>,
     /// The connection breaks if sent data stay unacknowledged for this time.
     pub(super) give_up_after: Duration,
+    /// The wait for a file ends after this time.
+    pub(super) patience: Duration,
+    pub(super) on_warning: Option<OnWarning>,
+    pub(super) awaits: Mutex<Awaits>,
+}
+
+/// The present wait of an attempt to connect, if a message names it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaits {
+    Something,
     /// The server has accepted a connection, but has not answered in TLS yet.
-    pub(super) awaits_tls: AtomicBool,
-    /// The caller's function for credentials has not answered yet.
-    pub(super) awaits_credentials: AtomicBool,
+    Tls,
+    /// A function of the user, which was given to this method.
+    Function(&'static str),
 }
 
 impl Dialer {
@@ -51,14 +62,12 @@ impl Dialer {
 
     /// The failure of an attempt to connect that timed out.
     pub(super) fn timed_out(&self, after: Duration) -> Failure {
-        let hint = if self.awaits_credentials.load(Ordering::Relaxed) {
-            " from the function of NodeConfig::credentials"
-        } else if self.awaits_tls.load(Ordering::Relaxed) {
-            self.scheme_hint()
-        } else {
-            ""
+        let hint = match self.awaits() {
+            Awaits::Function(method) => format!(" from the function of {method}"),
+            Awaits::Tls => self.scheme_hint().to_owned(),
+            Awaits::Something => String::new(),
         };
-        let detail = format!("nothing within {after:?}{hint}");
+        let detail = format!("nothing within the connect timeout of {after:?}{hint}");
         self.placed(Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail))
     }
 
@@ -67,9 +76,68 @@ impl Dialer {
         let Some(address) = self.sentinels.as_ref().and_then(Sentinels::found) else {
             return failure;
         };
-        let said = failure.detail().unwrap_or_default();
-        let detail = format!("the master at {address}: {said}");
+        let detail = failure.detail().unwrap_or_default();
+        let detail = format!("the master at {address}: {detail}");
         failure.with_detail(detail)
+    }
+
+    pub(super) fn awaits(&self) -> Awaits {
+        *self.awaits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn await_(&self, awaits: Awaits) {
+        *self.awaits.lock().unwrap_or_else(PoisonError::into_inner) = awaits;
+    }
+
+    /// Reads the files of the password and the certificates again, or asks for the certificates. `is_again`: the server
+    /// has refused the log-in or a certificate, so only files are read. Reports files that cannot be used.
+    ///
+    /// # Errors
+    /// If there are no certificates yet.
+    pub(super) async fn renew(&self, is_again: bool) -> Result<(), Failure> {
+        self.await_(Awaits::Something);
+        #[cfg(feature = "tls")]
+        if let Some(encryption) = &self.encryption {
+            if encryption.asks_a_function() {
+                self.await_(Awaits::Function("Tls::from_fn"));
+            }
+            let renewed = encryption.renew(self.patience, is_again).await;
+            self.await_(Awaits::Something);
+            renewed.map_err(|reason| {
+                let detail = format!("no certificates: {reason}");
+                Failure::unsent(FailureKind::Unreachable).with_detail(detail)
+            })?;
+            if let Some(reason) = encryption.newest().trouble() {
+                self.warn(&format!("TLS: {reason}"));
+            }
+        }
+        #[cfg(not(feature = "tls"))]
+        let _ = is_again;
+        if let Some(file) = self.credentials.as_ref().and_then(Provider::file) {
+            // This fails only without a password, and `Server::new` has read one.
+            let _ = file.renew(self.patience).await;
+            if let Some(reason) = file.newest().trouble() {
+                self.warn(&reason);
+            }
+        }
+        Ok(())
+    }
+
+    fn warn(&self, reason: &str) {
+        tracing::warn!("{reason}; what was read before stays in use");
+        if let Some(on_warning) = &self.on_warning {
+            on_warning(&format!("{reason}; what was read before stays in use"));
+        }
+    }
+
+    /// Numbers that change when the certificates or the password change.
+    pub(super) fn versions(&self) -> [u64; 2] {
+        #[cfg(feature = "tls")]
+        let tls = self.encryption.as_ref().map_or(0, |it| it.newest().version());
+        #[cfg(not(feature = "tls"))]
+        let tls = 0;
+        let file = self.credentials.as_ref().and_then(Provider::file);
+        [tls, file.map_or(0, |file| file.newest().version())]
     }
 
     /// The target with the address and the credentials for one connection.
@@ -79,9 +147,9 @@ impl Dialer {
             target = Cow::Owned(sentinels.locate(self).await?);
         }
         if let Some(credentials) = &self.credentials {
-            self.awaits_credentials.store(true, Ordering::Relaxed);
+            self.await_(Awaits::Function("NodeConfig::credentials"));
             let answer = credentials.log_in(target.to_mut()).await;
-            self.awaits_credentials.store(false, Ordering::Relaxed);
+            self.await_(Awaits::Something);
             answer?;
         }
         Ok(target)
@@ -95,15 +163,15 @@ impl Dialer {
     ) -> io::Result<Box<dyn Socket>> {
         match address {
             Address::Port { host, port, encrypted } => {
-                self.awaits_tls.store(false, Ordering::Relaxed);
+                self.await_(Awaits::Something);
                 let stream = TcpStream::connect(&*resolver.resolve(host, *port).await?).await?;
                 self.set_up(&stream)?;
-                self.awaits_tls.store(*encrypted, Ordering::Relaxed);
+                self.await_(if *encrypted { Awaits::Tls } else { Awaits::Something });
                 let socket = match encrypted {
                     true => self.encrypt(host, stream).await?,
                     false => Box::new(stream),
                 };
-                self.awaits_tls.store(false, Ordering::Relaxed);
+                self.await_(Awaits::Something);
                 Ok(socket)
             }
             #[cfg(unix)]
@@ -153,7 +221,7 @@ impl Dialer {
 }
 
 /// The remedy for a certificate that rustls or the server rejects, found by the text of the error.
-pub(super) fn certificate_hint(said: &str) -> &'static str {
+pub(super) fn certificate_hint(error: &str) -> &'static str {
     const HINTS: [(&str, &str); 7] = [
         ("not valid for any names", NAMELESS),
         ("CaUsedAsEndEntity", AUTHORITY),
@@ -168,5 +236,24 @@ pub(super) fn certificate_hint(said: &str) -> &'static str {
     const AUTHORITY: &str =
         "; this is the certificate of an authority (CA:TRUE): give the server one with CA:FALSE";
     const CLIENT: &str = "; the server wants a certificate that its authority has signed: --tls-cert FILE and --tls-key FILE";
-    HINTS.into_iter().find(|(words, _)| said.contains(words)).map_or("", |(_, hint)| hint)
+    HINTS.into_iter().find(|(words, _)| error.contains(words)).map_or("", |(_, hint)| hint)
+}
+
+type Addresses = io::Result<Vec<SocketAddr>>;
+
+/// Looks up the host name of a node. If the system's resolver hangs, at most one thread per node and host waits for it.
+#[derive(Default)]
+pub(super) struct Resolver {
+    look_ups: Offload<String, Addresses>,
+}
+
+impl Resolver {
+    pub(super) async fn resolve(&self, host: &str, port: u16) -> Addresses {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        let name = host.to_owned();
+        let look_up = move || (&*name, port).to_socket_addrs().map(Iterator::collect);
+        self.look_ups.run(host.to_owned(), "resolve", look_up).await?
+    }
 }

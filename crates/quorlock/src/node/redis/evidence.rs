@@ -12,24 +12,25 @@ use super::codec::rejected;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 
-/// The questions that are sent with the commands of a batch, before and after them.
+/// The questions that are sent around the commands of a batch. The preamble asks for `INFO`, the settings and the
+/// registration; the epilogue asks for the marker and the acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct EvidenceQuestions {
     pub(super) request: EvidenceRequest,
     /// Whether to read, with `INFO`, the settings that show whether the server loses writes when it stops.
     pub(super) settings: bool,
     /// The batch's action on the registration, the server's record of the database that has the locks. `None` if the
     /// batch neither reads nor writes the registration.
     registration: Option<Do>,
-    /// Number of replies that precede the replies to the commands.
-    pub(super) before: usize,
+    /// Number of replies to the preamble.
+    pub(super) preamble_replies: usize,
 }
 
-/// See [`Beside::settings`]. Each setting is requested separately, because servers before 7.0 return only one at a
+/// See [`EvidenceQuestions::settings`]. Each setting is requested separately, because servers before 7.0 return only one at a
 /// time.
 const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 
-impl Beside {
+impl EvidenceQuestions {
     /// The questions for this evidence. They include the settings of a server that was declared durable.
     pub(super) fn new(
         request: EvidenceRequest,
@@ -38,25 +39,24 @@ impl Beside {
     ) -> Self {
         let settings = request.info && is_durable;
         let settings_count = if settings { SETTINGS.len() } else { 0 };
-        let before =
+        let preamble_replies =
             usize::from(request.info) + settings_count + usize::from(registration.is_some());
-        Self { request, settings, registration, before }
+        Self { request, settings, registration, preamble_replies }
     }
 
-    /// The questions of a plain request, which has no commands. It gets `before` replies.
-    pub(super) fn plain(before: usize) -> Self {
-        Self { before, ..Self::default() }
+    /// A preamble without commands, which gets this number of replies.
+    pub(super) fn plain(preamble_replies: usize) -> Self {
+        Self { preamble_replies, ..Self::default() }
     }
 
-    /// Number of replies that follow the replies to the commands.
-    pub(super) fn behind(self) -> usize {
+    /// Number of replies to the epilogue.
+    pub(super) fn epilogue_replies(self) -> usize {
         let EvidenceRequest { marker, acknowledgement, .. } = self.request;
         usize::from(marker) + if acknowledgement { 2 } else { 0 }
     }
 
-    /// Writes the questions that precede the commands.
     #[inline]
-    pub(super) fn say_before(
+    pub(super) fn write_preamble(
         self,
         sections: bool,
         registration: Option<&Registration>,
@@ -78,14 +78,30 @@ impl Beside {
         }
     }
 
-    /// Takes the replies that precede the replies to the commands. Returns `INFO`, with the settings appended in the
-    /// same form, and the registered database. If the user may not read the settings, they are left out.
+    /// Writes the questions about the marker and the acknowledgement, which the caller has encoded.
     #[inline]
-    pub(super) fn take_before(
+    pub(super) fn write_epilogue(
+        self,
+        marker: Option<&[u8]>,
+        acknowledgement: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some(question) = marker.filter(|_| self.request.marker) {
+            out.extend_from_slice(question);
+        }
+        if let Some(question) = acknowledgement.filter(|_| self.request.acknowledgement) {
+            out.extend_from_slice(question);
+        }
+    }
+
+    /// Reads the replies to the preamble. Returns `INFO`, with the settings appended in the same form, and the
+    /// registered database. If the user may not read the settings, they are left out.
+    #[inline]
+    pub(super) fn read_preamble(
         self,
         replies: &mut impl Iterator<Item = Reply>,
     ) -> (Option<Reply>, Option<Reply>) {
-        if self.before == 0 {
+        if self.preamble_replies == 0 {
             return (None, None);
         }
         let info = if self.request.info { replies.next() } else { None };
@@ -148,13 +164,13 @@ const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for dat
 /// the stream is out of step.
 #[inline]
 pub(super) fn read(
-    before: Option<Reply>,
+    info: Option<Reply>,
     (marker, acknowledged): (MarkerSeen, Option<Result<u32, Failure>>),
     registered: Option<Result<(), Failure>>,
     epoch: u64,
     (first, flushes): (u64, u64),
 ) -> Option<Evidence> {
-    let info = before.map(info_of);
+    let info = info.map(info_of);
     let info = info.map_or(Some(None), |info| info.map(Some))?;
     // If the data were replaced after the server sent `INFO`, then `INFO` is out of date and does not count.
     let info = info.filter(|_| first == flushes);
@@ -180,11 +196,11 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     }
 }
 
-/// The marker, from the reply that follows the replies to the commands. `None` if the stream is out of step.
+/// The marker, from the first reply to the epilogue. `None` if the stream is out of step.
 pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),
-        Reply::Bytes(said) => Some(exchange.marker(said)),
+        Reply::Bytes(text) => Some(exchange.marker(text)),
         Reply::Error(error) => {
             let right = "the rights +get, and ~<prefix>quorlock:* for its keys";
             Some(MarkerSeen::Failed(with_help(rejected(error), right)))
@@ -198,9 +214,9 @@ fn with_help(failure: Failure, right: &str) -> Failure {
     if failure.kind() != FailureKind::Forbidden {
         return failure;
     }
-    let said = failure.detail().unwrap_or_default();
+    let detail = failure.detail().unwrap_or_default();
     let help = format!(
-        "{said}: the restart guard cannot tell whether its votes count; give this user {right}, or \
+        "{detail}: the restart guard cannot tell whether its votes count; give this user {right}, or \
          switch the guard off"
     );
     Failure::new(FailureKind::Forbidden).with_detail(help)
@@ -211,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_read_and_what_does_not_fit_is_not() {
+    fn evidence_is_read_and_a_reply_that_does_not_fit_is_none() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
         let text = |text: &str| MarkerSeen::Text(text.into());
         let seen = |info: Option<&str>, marker| {
@@ -223,7 +239,7 @@ mod tests {
                 acknowledged: None,
             })
         };
-        let read = |before, marker| super::read(before, (marker, None), None, 3, (2, 2));
+        let read = |info, marker| super::read(info, (marker, None), None, 3, (2, 2));
         let info = bytes("txt:# Server\r\n");
         assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
         assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));

@@ -6,9 +6,9 @@
 
 mod answers;
 
+use quorlock_core::display::{LINE_MAX, shown, shown_text, shown_value};
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::{LINE_MAX, shown, shown_text, shown_value};
 
 use super::registration::Registration;
 use super::resp::{self, Found, Malformed, Reply};
@@ -124,7 +124,7 @@ pub fn marker(data: &[u8]) {
 /// form that can be shown.
 pub fn registration(data: &[u8]) {
     const OURS: u32 = 3;
-    let registration = Registration::beside(&"quorlock:node".into(), OURS).expect("its key");
+    let registration = Registration::of_marker(&"quorlock:node".into(), OURS).expect("its key");
     let as_error = Reply::Error(String::from_utf8_lossy(data).into_owned());
     for reply in [Reply::Bytes(data.to_vec()), as_error] {
         let is_ours = reply == Reply::Bytes(OURS.to_string().into_bytes());
@@ -132,9 +132,9 @@ pub fn registration(data: &[u8]) {
             Ok(()) => assert!(is_ours, "{reply:?}"),
             Err(failure) => {
                 assert!(!is_ours);
-                let told = failure.to_string();
-                assert!(!told.contains(char::is_control), "{told:?}");
-                assert!(told.chars().count() <= 3 * LINE_MAX, "{told}");
+                let shown = failure.to_string();
+                assert!(!shown.contains(char::is_control), "{shown:?}");
+                assert!(shown.chars().count() <= 3 * LINE_MAX, "{shown}");
             }
         }
     }

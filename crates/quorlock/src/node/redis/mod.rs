@@ -5,53 +5,62 @@
 //! command is sent again after its connection broke: its effect is unknown, and its answer says so (S8). No timeout
 //! here ends a command: deadlines belong to the engine.
 //!
-//! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the batches that
-//! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
-//! that the answers count. A [`wire_batch`] is a batch on the wire. A [`connection`] sends batches and decides whether
-//! their answers count. [`connect`] connects to the address ([`target`], [`sentinel`], [`tls`]) of a [`server`]. A
-//! [`link`] keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Links belong to
-//! the driver ([`direct`]), or to the task of a node that another node wraps ([`wrapped`]). [`admin`] uses no link.
+//! From a node's pipeline to the socket there are four owners, each inside the one before. What they take from the core
+//! decides, and does no I/O.
+//!
+//! 1. [`ServerTransport`]: the pipeline (which commands form a batch), the supervisor (when to connect), and the present
+//!    connection.
+//! 2. [`Connection`](connection): the session (which evidence is requested, what is sent again), and the wire.
+//! 3. [`Wire`](wire): the socket, and the batches that await replies.
+//! 4. [`WireBatch`](wire_batch): the exchange (commands and answers), and the replies so far.
+//!
+//! The driver's task owns the transports, and no other task has a part of them. [`connect`] makes a connection to the
+//! address ([`target`], [`sentinel`], [`tls`]) of a [`server`], with a [`handshake`]. [`codec`] encodes commands, with
+//! [`scripts`], and decodes replies; [`resp`] reads and writes RESP. [`evidence`], [`registration`] and [`replicas`] are
+//! questions and replies that show whether answers count. [`admin`] uses a wire alone.
 
 mod admin;
+mod client_name;
 mod codec;
-mod commands;
 mod connect;
 mod connection;
 mod dialer;
-mod direct;
 mod evidence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod link;
+mod handshake;
+mod lacking;
 mod redis_cli;
 mod registration;
-mod resolver;
+mod replicas;
 mod resp;
+mod rights;
 mod scripts;
 mod sentinel;
 mod server;
+mod server_transport;
 pub(super) mod target;
 #[cfg(feature = "tls")]
-mod tls;
+pub(super) mod tls;
 mod wire;
 mod wire_batch;
-mod wrapped;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::admin::{AdminConnection, failure_of};
-pub use self::commands::{BESIDE, KEY, REPLICAS_RIGHT, RIGHTS, Right, Weight};
-pub(crate) use self::direct::Direct;
 pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
 pub use self::resp::Reply;
+pub use self::rights::{KEY, REPLICAS_RIGHT, RIGHTS, Right, WITHOUT_RIGHT, Weight};
 use self::sentinel::Sentinels;
 use self::server::Server;
+pub(crate) use self::server::Silence;
+pub(crate) use self::server_transport::ServerTransport;
+
 pub(crate) use self::wire_batch::Encoder;
-use self::wrapped::Batches;
-use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeState, PushSink};
+use super::{NodeConfig, NodeConfigError, NodeState};
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
@@ -59,46 +68,28 @@ use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeSt
 /// resolves the host name again. Commands wait for the first attempt to connect, at most for the connect timeout. If it
 /// fails, commands fail at once until there is a connection. A server that is silent for too long is suspended: the
 /// client sends only releases until the server answers again, and replaces the connection after two more seconds.
-///
-/// One client at a time can use a node, until the shutdown of the client has ended.
-/// [`ClientBuilder::nodes`](crate::ClientBuilder::nodes) makes nodes of this type; the type is public for programs that
-/// wrap it in a node of their own.
 #[derive(Clone)]
 pub struct RedisNode {
     server: Arc<Server>,
-    /// Batches for the node's own task, which runs only if another node wraps this one.
-    batches: Batches,
 }
 
 impl RedisNode {
-    /// Creates a node. A client that uses it connects to the server.
-    ///
-    /// `connect_timeout` bounds each attempt to connect, log-in included. After `silence` without
-    /// an answer the node is suspended.
-    ///
-    /// # Errors
-    /// If a certificate or key cannot be used, a server name is set without TLS, or the node has replicas: a client
-    /// requires their acknowledgement only from the nodes that it makes itself. Nothing is sent.
-    pub fn new(
+    pub(crate) fn new(
         config: NodeConfig,
         connect_timeout: Duration,
-        silence: Duration,
+        silence: Silence,
     ) -> Result<Self, NodeConfigError> {
-        if config.replica_count() > 0 {
-            let reason = "a node with replicas cannot be wrapped; use ClientBuilder::node";
-            let url = format!("\"{}\"", config.address());
-            return Err(NodeConfigError::Url { url, reason: reason.to_owned(), source: None });
-        }
-        Self::of_client(config, connect_timeout, silence)
+        Ok(Self { server: Arc::new(Server::new(config, connect_timeout, silence)?) })
     }
 
-    pub(crate) fn of_client(
-        config: NodeConfig,
-        connect_timeout: Duration,
-        silence: Duration,
-    ) -> Result<Self, NodeConfigError> {
-        let server = Arc::new(Server::new(config, connect_timeout, silence)?);
-        Ok(Self { server, batches: Batches::new() })
+    /// The name that messages show for the node: distinct among the nodes of a client, and never a secret.
+    pub fn name(&self) -> &str {
+        &self.server.name
+    }
+
+    /// Whether the node can be used now, according to the client that uses it.
+    pub fn state(&self) -> NodeState {
+        self.server.state()
     }
 
     /// `host:port`, the path of the socket, or the first Sentinel and the name of its master: `host:port/NAME`.
@@ -128,24 +119,6 @@ impl RedisNode {
 
     pub(crate) fn database(&self) -> u32 {
         self.server.dialer.target.database
-    }
-}
-
-impl Node for RedisNode {
-    fn name(&self) -> &str {
-        &self.server.name
-    }
-
-    fn state(&self) -> NodeState {
-        self.server.state()
-    }
-
-    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        Box::pin(self.batches.execute(batch))
-    }
-
-    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        Box::pin(self.batches.clone().serve(self.server.clone(), push_sink))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use super::target::{Address, Target};
 use crate::node::Tls;
+use crate::node::tls::{Pem, Source};
 
 /// The command line of `redis-cli` for one server: its address, database, TLS files and user. A password is not part
 /// of it; `--askpass` lets `redis-cli` ask for it.
@@ -25,18 +25,16 @@ impl RedisCli {
             if let Some(name) = &target.tls_server_name {
                 let _ = write!(tls_options, " --sni {}", word(name.as_bytes()).0);
             }
-            let file = |path: &Option<PathBuf>, stand_in: &str| match path {
+            let file = |pem: &Pem, stand_in: &str| match pem.path() {
                 Some(path) => word(path.to_string_lossy().as_bytes()).0.into_owned(),
                 None => stand_in.to_owned(),
             };
-            if let Some(tls) = tls {
-                let files = &tls.files;
-                if tls.ca.is_some() {
-                    let _ = write!(tls_options, " --cacert {}", file(&files.ca, "CA.pem"));
+            if let Some(Tls { source: Source::Parts(parts), .. }) = tls {
+                if let Some(ca) = &parts.ca {
+                    let _ = write!(tls_options, " --cacert {}", file(ca, "CA.pem"));
                 }
-                if tls.client.is_some() {
-                    let (cert, key) =
-                        (file(&files.cert, "CERTIFICATE.pem"), file(&files.key, "KEY.pem"));
+                if let Some((cert, key)) = &parts.client {
+                    let (cert, key) = (file(cert, "CERTIFICATE.pem"), file(key, "KEY.pem"));
                     let _ = write!(tls_options, " --cert {cert} --key {key}");
                 }
             }
@@ -156,9 +154,7 @@ mod tests {
         let tls = Tls::new().ca_pem("x");
         assert_eq!(line(None), "redis-cli -h h -p 6379 --tls PING");
         assert_eq!(line(Some(&tls)), "redis-cli -h h -p 6379 --tls --cacert CA.pem PING");
-        let tls = tls
-            .client_pem("x", "y")
-            .read_from(Some("/etc/my ca.pem".into()), Some(("/c.pem".into(), "/k.pem".into())));
+        let tls = tls.ca_file("/etc/my ca.pem").client_files("/c.pem", "/k.pem");
         assert_eq!(
             line(Some(&tls)),
             "redis-cli -h h -p 6379 --tls --cacert '/etc/my ca.pem' --cert /c.pem --key /k.pem PING"

@@ -9,11 +9,11 @@ use std::time::Duration;
 use quorlock_core::{Failure, FailureKind, NodeId};
 use tokio::time::timeout;
 
-use super::commands::missing_command;
-use super::connect::{hinted, not_dialled, not_logged_in};
-use super::dialer::Dialer;
+use super::codec::missing_command;
+use super::connect::{hinted, not_dialled};
+use super::dialer::{Dialer, Resolver};
+use super::handshake::not_logged_in;
 use super::redis_cli::RedisCli;
-use super::resolver::Resolver;
 use super::resp::{self, Reply};
 use super::target::{Address, Target};
 use super::wire::Wire;
@@ -124,7 +124,7 @@ impl Sentinels {
         });
         let has_answered = replies.is_ok();
         replies.and_then(|replies| self.read(replies, sentinel)).map_err(|failure| {
-            let said = failure.detail().unwrap_or_default();
+            let detail = failure.detail().unwrap_or_default();
             let remedy = match failure.kind() {
                 _ if !has_answered => "; start it, or correct its address in the URL",
                 FailureKind::Unauthenticated => {
@@ -132,7 +132,7 @@ impl Sentinels {
                 }
                 _ => "",
             };
-            let detail = format!("Sentinel {}: {said}{remedy}", sentinel.address());
+            let detail = format!("Sentinel {}: {detail}{remedy}", sentinel.address());
             (has_answered, failure.with_detail(detail))
         })
     }
@@ -210,6 +210,20 @@ fn address(words: &[Reply]) -> Option<(String, u16)> {
     let host = host.text().filter(|it| it.parse::<IpAddr>().is_ok() || is_name(it))?;
     let port = port.text()?.parse().ok().filter(|port| *port > 0)?;
     Some((host.to_owned(), port))
+}
+
+/// The failure if the server is a Sentinel, which holds no locks.
+pub(super) fn found_instead(target: &Target) -> Failure {
+    let (scheme, address) = match target.address {
+        Address::Port { encrypted: true, .. } => ("rediss", target.address()),
+        Address::Port { .. } => ("redis", target.address()),
+        // The URL of Sentinels has no place for a path.
+        Address::Socket(_) => ("redis", "HOST:26379".to_owned()),
+    };
+    let detail = format!(
+        "SET: this is a Sentinel; use {scheme}+sentinel://{address}/NAME?replicas=1, where NAME is its name for the master"
+    );
+    Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
 }
 
 #[cfg(test)]

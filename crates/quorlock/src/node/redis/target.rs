@@ -3,15 +3,20 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::{Host, Url};
 
-use crate::env::nearest;
 use crate::error::Reason;
 use crate::node::config::is_name;
+use crate::settings::nearest;
 
 const DEFAULT_PORT: u16 = 6379;
 
 const SENTINEL_PORT: u16 = 26379;
+
+/// The schemes of URLs. Those that do not end in `unix` may end in `+sentinel`, too.
+const SCHEMES: [&str; 7] =
+    ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
 
 /// The most Sentinels of a node, because each gets a part of the connect timeout.
 const SENTINELS_MAX: usize = 9;
@@ -48,6 +53,19 @@ impl Target {
     pub(in crate::node) fn parse(text: &str) -> Result<Self, Reason> {
         let text = match text {
             "" => return Err("it is empty".into()),
+            // Printed commands have it where the address of a node is not known.
+            "URL" => {
+                return Err(
+                    "this is a placeholder: put the address of that node in its place, such as \
+                            redis://10.0.0.1:6379"
+                        .into(),
+                );
+            }
+            text if lacks_colon(text) => {
+                return Err(
+                    "malformed: a colon is missing behind the scheme, as in redis://".into()
+                );
+            }
             text if is_bare(text) => Cow::Owned(format!("redis://{text}")),
             text => Cow::Borrowed(text),
         };
@@ -55,9 +73,8 @@ impl Target {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err("malformed: a URL starts with a scheme, such as redis://".into());
         };
-        let known = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
-        let of_master = scheme.strip_suffix("+sentinel").filter(|it| known[..4].contains(it));
-        if !known.contains(&scheme) && of_master.is_none() {
+        let of_master = scheme.strip_suffix("+sentinel").filter(|it| SCHEMES[..4].contains(it));
+        if !SCHEMES.contains(&scheme) && of_master.is_none() {
             return Err(Reason::from(format!(
                 "unknown scheme {:?}; use redis://, rediss://, valkey://, valkeys://, redis+unix:// or \
                  redis+sentinel://",
@@ -198,9 +215,62 @@ impl Target {
         matches!(self.address, Address::Port { encrypted: true, .. })
     }
 
+    /// Whether the URL has the password of the server or of its Sentinels.
+    pub(in crate::node) fn has_any_password(&self) -> bool {
+        let sentinels = self.sentinels.iter().flat_map(|(_, sentinels)| sentinels);
+        self.password.is_some() || sentinels.into_iter().any(|it| it.password.is_some())
+    }
+
+    /// The same server with the database of another one, and with TLS if the other one has it.
+    pub(in crate::node) fn like(&self, other: &Self) -> Self {
+        let mut target = Self { database: other.database, ..self.clone() };
+        if let Address::Port { encrypted, .. } = &mut target.address {
+            *encrypted = other.is_encrypted();
+        }
+        target
+    }
+
+    /// The URL without passwords.
+    pub(in crate::node) fn url(&self) -> String {
+        let mut query = Vec::new();
+        let pair = |name: &str, value: &str| format!("{name}={}", encoded(value));
+        let mut url = match &self.address {
+            Address::Socket(path) => {
+                query.extend(self.username.as_deref().map(|user| pair("user", user)));
+                let path = path.to_string_lossy();
+                let path: Vec<_> = path.split('/').map(encoded).collect();
+                format!("redis+unix://{}", path.join("/"))
+            }
+            Address::Port { host, port, encrypted } => {
+                let scheme = if *encrypted { "rediss" } else { "redis" };
+                let kind = if self.sentinels.is_some() { "+sentinel" } else { "" };
+                let user = self.username.as_deref().map(|user| encoded(user) + "@");
+                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+                format!("{scheme}{kind}://{}{host}:{port}", user.unwrap_or_default())
+            }
+        };
+        if let Some((master, sentinels)) = &self.sentinels {
+            url += &format!("/{master}");
+            let user = sentinels.first().and_then(|it| it.username.as_deref());
+            query.extend(user.map(|user| pair("sentinel-user", user)));
+            query.extend(sentinels.iter().skip(1).map(|it| format!("sentinel={}", it.address())));
+        }
+        let has_path = self.sentinels.is_some() || matches!(self.address, Address::Socket(_));
+        match self.database {
+            0 => {}
+            database if has_path => query.push(format!("db={database}")),
+            database => url += &format!("/{database}"),
+        }
+        if self.replicas > 0 {
+            query.push(format!("replicas={}", self.replicas));
+        }
+        query.extend(self.tls_server_name.as_deref().map(|name| pair("tls-server-name", name)));
+        if query.is_empty() { url } else { format!("{url}?{}", query.join("&")) }
+    }
+
     /// User and password; `None` if the URL has neither. Without a user, the client logs in as the default user.
     /// Without a password, it sends an empty one, because the user may accept any password.
-    pub(super) fn login(&self) -> Option<(Option<&str>, &str)> {
+    pub(in crate::node) fn login(&self) -> Option<(Option<&str>, &str)> {
         match (&self.username, &self.password) {
             (None, None) => None,
             (username, password) => {
@@ -250,6 +320,12 @@ fn no_parameter(name: &str, known: &[&str]) -> String {
     format!("its parameters are {}{near}", known.join(", "))
 }
 
+/// The text as a part of a URL.
+fn encoded(text: &str) -> String {
+    const OTHERS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(text, OTHERS).to_string()
+}
+
 fn is_encrypted(scheme: &str) -> bool {
     matches!(scheme.split('+').next(), Some("rediss" | "valkeys"))
 }
@@ -258,6 +334,12 @@ fn decoded(what: &str, text: Option<&str>) -> Result<Option<String>, String> {
     let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8();
     let text = text.map(decode).transpose();
     text.map(|text| text.map(String::from)).map_err(|_| format!("the {what} is not UTF-8 text"))
+}
+
+/// Whether a scheme is followed by two slashes and no colon, as in `redis//host`.
+fn lacks_colon(text: &str) -> bool {
+    text.split_once("//")
+        .is_some_and(|(scheme, _)| SCHEMES.contains(&scheme.trim_end_matches("+sentinel")))
 }
 
 /// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port. `unix:` and `redis:`

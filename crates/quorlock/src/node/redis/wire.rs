@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use quorlock_core::supervisor::Activity;
 use quorlock_core::{Failure, FailureKind};
@@ -61,7 +62,12 @@ pub(super) struct Wire {
     /// Time of the server's last complete message, or of sending a later batch while no batch was in flight.
     pub(super) alive_at: Instant,
     end: End,
+    /// Takes the values of replies in parts, also those parts that are not kept.
+    pub(super) overflow: Option<Overflow>,
 }
+
+/// Takes bytes as they arrive.
+pub(super) type Overflow = Box<dyn FnMut(&[u8]) + Send>;
 
 #[derive(Default)]
 struct Outgoing {
@@ -111,6 +117,16 @@ impl End {
     }
 }
 
+/// The replies to [`Wire::ask_timed`].
+pub(super) struct Replies {
+    pub(super) replies: Vec<Reply>,
+    /// The time to the first reply.
+    pub(super) round_trip: Duration,
+    /// Number of times that the server had announced, before the first and before the last reply, that its data were
+    /// replaced.
+    pub(super) flushes: (u64, u64),
+}
+
 impl Wire {
     pub(super) fn new(socket: Box<dyn Socket>, push_sink: PushSink) -> Self {
         let now = Instant::now();
@@ -124,6 +140,7 @@ impl Wire {
             waker: Waker::noop().clone(),
             alive_at: now,
             end: End::default(),
+            overflow: None,
         }
     }
 
@@ -168,15 +185,30 @@ impl Wire {
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> usize,
     ) -> Result<Vec<Reply>, Failure> {
+        Ok(self.ask_timed(write).await?.replies)
+    }
+
+    /// As [`ask`](Self::ask), and measures the time to the first reply.
+    pub(super) async fn ask_timed(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<Replies, Failure> {
+        let (asked_at, mut first_at) = (Instant::now(), None);
         let end = self.send_plain(write)?;
         poll_fn(|cx| {
             let _: Poll<()> = self.poll(cx);
+            let is_unanswered = |it: &WireBatch| it.end == end && it.preamble.is_empty();
+            if !self.in_flight.iter().any(|it| is_unanswered(it)) {
+                first_at.get_or_insert_with(Instant::now);
+            }
             // An earlier question whose future was dropped may have left its batch in `finished`.
             while let Some(mut batch) = self.next_finished() {
                 if batch.end == end {
-                    let replies = std::mem::take(&mut batch.before);
-                    let is_answered = batch.flushes.is_some();
-                    return Poll::Ready(is_answered.then_some(replies));
+                    let replies = std::mem::take(&mut batch.preamble);
+                    let round_trip =
+                        first_at.map_or(Duration::ZERO, |at| at.duration_since(asked_at));
+                    let replies = |flushes| Replies { replies, round_trip, flushes };
+                    return Poll::Ready(batch.flushes.map(replies));
                 }
             }
             if self.is_closed() { Poll::Ready(None) } else { Poll::Pending }
@@ -227,8 +259,8 @@ impl Wire {
         self.socket = None;
         self.end.blame(failure);
         if let Some(batch) = self.in_flight.front().filter(|batch| batch.is_plain) {
-            self.end.unanswered = batch.before.is_empty();
-            if let Some(Reply::Error(error)) = batch.before.last() {
+            self.end.unanswered = batch.preamble.is_empty();
+            if let Some(Reply::Error(error)) = batch.preamble.last() {
                 self.end.last_words = Some(error.clone());
             }
         }

@@ -2,25 +2,25 @@
 
 use std::iter::once;
 
-use quorlock_core::{Answer, BatchId, Command, Commands, Exchange, Failure, Form, MarkerSeen};
+use quorlock_core::{Answer, Commands, Exchange, Failure, Form, MarkerSeen};
 
 use super::codec::{Encoding, decode, decode_in_place, encode, is_out_of_protocol, replies_to};
-use super::commands::Lacking;
-use super::evidence::{Beside, acknowledged, marker_of};
+use super::evidence::{EvidenceQuestions, acknowledged, marker_of};
+use super::lacking::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
-/// Bytes that are sent together, and the replies so far. The replies come in this order: those to the
-/// questions before the commands, those to the commands, the marker, and those about the replicas.
+/// Bytes that are sent together, and the replies so far. The replies come in the order of the questions: preamble,
+/// commands, epilogue (the marker, then two replies about the replicas).
 #[derive(Debug, Default)]
 pub(super) struct WireBatch {
     /// The bytes are no commands of the engine, and the replies are kept as they are.
     pub(super) is_plain: bool,
     pub(super) exchange: Exchange,
     pub(super) encoding: Encoding,
-    pub(super) beside: Beside,
-    /// The replies that precede the replies to the commands.
-    pub(super) before: Vec<Reply>,
+    pub(super) questions: EvidenceQuestions,
+    /// The replies to the preamble.
+    pub(super) preamble: Vec<Reply>,
     pub(super) marker: MarkerSeen,
     /// Number of replicas that acknowledged the batch, or the error of its write or `WAIT`; `None` before the replies.
     pub(super) acknowledged: Option<Result<u32, Failure>>,
@@ -45,18 +45,14 @@ pub(super) type WireBatches = Vec<Box<WireBatch>>;
 
 impl WireBatch {
     pub(super) fn plain(replies: usize) -> Self {
-        let beside = Beside::plain(replies);
-        Self { is_plain: true, beside, in_step: true, ..Self::default() }
-    }
-
-    pub(super) fn new(id: BatchId, commands: Vec<Command>) -> Self {
-        Self { exchange: Exchange::new(id, commands), ..Self::default() }
+        let questions = EvidenceQuestions::plain(replies);
+        Self { is_plain: true, questions, in_step: true, ..Self::default() }
     }
 
     /// Prepares to send the batch, or commands of it again. Drops the replies that an earlier sending got.
-    pub(super) fn prepare(&mut self, encoding: Encoding, beside: Beside) {
-        (self.encoding, self.beside) = (encoding, beside);
-        self.before.clear();
+    pub(super) fn prepare(&mut self, encoding: Encoding, questions: EvidenceQuestions) {
+        (self.encoding, self.questions) = (encoding, questions);
+        self.preamble.clear();
         self.parts.clear();
         (self.marker, self.in_step) = (MarkerSeen::NotAsked, true);
         self.acknowledged = None;
@@ -70,12 +66,12 @@ impl WireBatch {
     }
 
     pub(super) fn take(&mut self, reply: Reply) {
-        if self.before.len() < self.beside.before {
-            self.before.push(reply);
+        if self.preamble.len() < self.questions.preamble_replies {
+            self.preamble.push(reply);
             return;
         }
         let Some(command) = self.exchange.awaited() else {
-            return self.take_behind(reply);
+            return self.take_epilogue(reply);
         };
         let count = replies_to(command, self.encoding);
         let answer = if count == 1 {
@@ -92,8 +88,8 @@ impl WireBatch {
     }
 
     /// Takes the marker, or a reply after the marker that is about the node's replicas.
-    fn take_behind(&mut self, reply: Reply) {
-        if self.beside.request.acknowledgement && self.missing <= 2 {
+    fn take_epilogue(&mut self, reply: Reply) {
+        if self.questions.request.acknowledgement && self.missing <= 2 {
             self.parts.push(reply);
             if let [write, wait] = &*self.parts {
                 self.acknowledged = acknowledged(write, wait);
@@ -116,7 +112,7 @@ impl WireBatch {
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
         // If the server lacks a command or a right, some commands were not sent and get no reply.
         let are_all_sent = self.encoding.lacking == Lacking::default();
-        if !are_all_sent || self.before.len() < self.beside.before {
+        if !are_all_sent || self.preamble.len() < self.questions.preamble_replies {
             return 0;
         }
         let mut taken = 0;
@@ -127,8 +123,8 @@ impl WireBatch {
         });
         self.pass_over();
         if self.exchange.awaited().is_none()
-            && self.beside.request.marker
-            && self.missing == count + self.beside.behind()
+            && self.questions.request.marker
+            && self.missing == count + self.questions.epilogue_replies()
             && let Some((value, length)) = input.get(taken..).and_then(resp::short_value)
         {
             self.marker = self.exchange.marker(value);
@@ -256,8 +252,8 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use quorlock_core::{
-        EvidenceRequest, Keys, LockId, NodeId, NodePipeline, NodeState, Reading, Session, Ticket,
-        Token, Value, Verb,
+        AcquireForm, BatchId, Command, EvidenceRequest, ExtendForm, Keys, LockId, NodeId,
+        NodePipeline, NodeState, Reading, ReleaseForm, Session, Ticket, Token, Value, Verb,
     };
 
     use super::super::codec::Delete;
@@ -265,13 +261,13 @@ mod tests {
 
     fn acquire(key: &str, ttl_ms: u64) -> Command {
         let value = Value::new(&Token::new([7; 20]), "");
-        Command::Acquire { keys: key.into(), value, ttl_ms }
+        Command::Acquire { keys: key.into(), value, ttl_ms, form: AcquireForm::Plain }
     }
 
     fn prepared(exchange: Exchange, encoding: Encoding) -> WireBatch {
         let mut batch = WireBatch { exchange, ..WireBatch::default() };
         Session::new(false).prepare(&mut batch.exchange);
-        batch.prepare(encoding, Beside::default());
+        batch.prepare(encoding, EvidenceQuestions::default());
         batch
     }
 
@@ -287,8 +283,9 @@ mod tests {
         let (scripts, shared) = (Scripts::new(), &mut Encoder::default());
         let one = acquire("one", 1000);
         let Command::Acquire { keys, value, .. } = one.clone() else { unreachable!() };
-        let release = Command::Release { keys: keys.clone(), value: value.clone(), tell: true };
-        let extend = Command::Extend { keys, value, ttl_ms: 1000 };
+        let form = ReleaseForm::Plain { tell: true };
+        let release = Command::Release { keys: keys.clone(), value: value.clone(), form };
+        let extend = Command::Extend { keys, value, ttl_ms: 1000, form: ExtendForm::Plain };
         let all = [one, acquire("other", 1000), release, extend, Command::Identify];
         let ticket = Ticket { lock: LockId(1), round: 1, verb: Verb::Acquire };
         let commands = Commands::new(all.map(|command| (ticket, command)).to_vec());
@@ -298,7 +295,7 @@ mod tests {
         let deletes = Encoding { delete: Some(Delete::IfEq), ..usual };
         let text = Encoding { form: Form::Text, ..usual };
         // A server that lacks all commands gets no bytes.
-        let lacking = Encoding { lacking: Lacking::read(&[const { Reply::Nil }; 64]), ..usual };
+        let lacking = Encoding { lacking: Lacking::of_infos(&[const { Reply::Nil }; 64]), ..usual };
         for first in [usual, lacking] {
             shared.begin(&commands);
             for (encoding, list, members) in [
@@ -333,7 +330,8 @@ mod tests {
     fn a_command_that_was_not_sent_gets_no_reply_of_a_later_one() {
         let keys = Keys::from("k");
         let value = Value::new(&Token::new([7; 20]), "");
-        let release = Command::Release { keys: keys.clone(), value, tell: false };
+        let form = ReleaseForm::Plain { tell: false };
+        let release = Command::Release { keys: keys.clone(), value, form };
         let watch = Command::Watch { keys, intents: None };
         // The second of the tested rights is that to SET.
         let rights = [Reply::List(vec![Reply::Int(2)])];
@@ -399,8 +397,8 @@ mod tests {
         let request = EvidenceRequest { info: false, marker: true, acknowledgement: true };
         let mut batch =
             prepared(Exchange::new(BatchId(0), vec![acquire("a", 1)]), Encoding::default());
-        batch.beside = Beside::new(request, false, None);
-        batch.expect_replies(1 + batch.beside.behind(), 0);
+        batch.questions = EvidenceQuestions::new(request, false, None);
+        batch.expect_replies(1 + batch.questions.epilogue_replies(), 0);
         let input = b"+OK\r\n$1\r\nm\r\n+OK\r\n$1\r\n1\r\n";
         assert_eq!(batch.take_in_place(input, 0), 12, "the grant and the marker");
         batch.take(Reply::Okay);

@@ -4,13 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use quorlock::node::{Answer, Command, Holding};
 use quorlock_core::store::{Content, Stored};
+use quorlock_core::{Answer, Command, Holding};
 use quorlock_servers::Reply;
 
 pub(super) fn name(shown: &impl Debug) -> String {
-    let shown = format!("{shown:?}");
-    shown.chars().take_while(|letter| letter.is_alphanumeric()).collect()
+    first_word(&format!("{shown:?}")).to_owned()
+}
+
+fn first_word(text: &str) -> &str {
+    text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default()
+}
+
+/// The name of a command: that of its verb and, unless it is plain, that of its form.
+pub(super) fn command_name(command: &Command) -> String {
+    let shown = format!("{command:?}");
+    let form = shown.rsplit_once("form: ").map(|(_, form)| first_word(form)).unwrap_or_default();
+    [&name(command), form.trim_start_matches("Plain")].concat()
 }
 
 /// Whether the server's answer agrees with those of the two stores. A time, or a number derived from a time, must lie

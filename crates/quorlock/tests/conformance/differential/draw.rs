@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use quorlock::node::{Adopted, Command, Counter, Key, Keys, Value};
 use quorlock_core::keys::intents;
 use quorlock_core::marker::Adoption;
 use quorlock_core::store::Content;
-use quorlock_core::{Mode, Taken, Token};
+use quorlock_core::{
+    AcquireForm, Adopted, AttachForm, Command, Counter, ExtendForm, HealForm, Key, Keys, Mode,
+    ReleaseForm, TakenFrom, Token, Value,
+};
 
 use super::Pair;
 
@@ -57,8 +59,8 @@ pub(super) const MATTERS: [(&str, &str); 58] = [
     ("GiveBack", "Deleted"),
     ("GiveBack", "Absent"),
     ("GiveBack", "Other"),
-    ("Take", "Granted"),
-    ("Take", "Refused"),
+    ("AcquireTaken", "Granted"),
+    ("AcquireTaken", "Refused"),
     ("ExtendTaken", "Extended"),
     ("ExtendTaken", "Other"),
     ("ReleaseTaken", "Deleted"),
@@ -95,14 +97,20 @@ impl Pair {
             marker: "node".into(),
         };
         match self.random.u8(0..45) {
-            0 | 1 => Command::Acquire { keys, value, ttl_ms },
-            2 | 3 => Command::Heal { keys, value, ttl_ms },
-            4 | 5 => Command::Extend { keys, value, ttl_ms },
-            6 => Command::Release { keys, value, tell: self.random.bool() },
-            7..=9 => Command::AcquireShared { keys, intents: words, value, ttl_ms },
-            10 | 11 => Command::HealShared { keys, value, ttl_ms },
-            12 => Command::ExtendShared { keys, value, ttl_ms },
-            13 | 14 => Command::ReleaseShared { keys, value },
+            0 | 1 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Plain },
+            2 | 3 => Command::Heal { keys, value, ttl_ms, form: HealForm::Plain },
+            4 | 5 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Plain },
+            6 => {
+                let form = ReleaseForm::Plain { tell: self.random.bool() };
+                Command::Release { keys, value, form }
+            }
+            7..=9 => {
+                let form = AcquireForm::Shared { intents: words };
+                Command::Acquire { keys, value, ttl_ms, form }
+            }
+            10 | 11 => Command::Heal { keys, value, ttl_ms, form: HealForm::Shared },
+            12 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Shared },
+            13 | 14 => Command::Release { keys, value, form: ReleaseForm::Shared },
             15 | 16 => Command::Downgrade { keys, value },
             17 => {
                 let renews = self.random.bool();
@@ -113,11 +121,12 @@ impl Pair {
                 // A client proposes a fencing token. The node raises its counter to the proposal, ignores one that is
                 // too small, and cuts off one that is too far ahead of the server's clock.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
-                Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
+                let form = AcquireForm::Fenced { counter, proposal };
+                Command::Acquire { keys, value, ttl_ms, form }
             }
             21..=23 | 40 | 41 => Command::Raise { keys, value, counter, to },
-            24 => Command::HealFenced { keys, value, ttl_ms, counter, to },
-            25 => Command::ExtendFenced { keys, value, ttl_ms, counter },
+            24 => Command::Heal { keys, value, ttl_ms, form: HealForm::Fenced { counter, to } },
+            25 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Fenced { counter } },
             26 => {
                 let intents = self.random.bool().then_some(words);
                 Command::Inspect { keys, intents }
@@ -125,12 +134,12 @@ impl Pair {
             29..=31 => {
                 let (mode, from) = (self.pick(&[Mode::Exclusive, Mode::Shared]), value);
                 let value = self.draw_new_value(&keys);
-                Command::Attach { keys, mode, from, value, ttl_ms }
+                Command::Attach { keys, from, value, ttl_ms, form: mode.into() }
             }
             32 | 39 => {
-                let (from, proposal) = (value, to);
+                let (from, form) = (value, AttachForm::Fenced { counter, proposal: to });
                 let value = self.draw_new_value(&keys);
-                Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal }
+                Command::Attach { keys, from, value, ttl_ms, form }
             }
             33 | 34 => {
                 let mode = self.pick(&[Mode::Exclusive, Mode::Shared]);
@@ -161,12 +170,13 @@ impl Pair {
         let key = self.pick(&["k0", "k1"]);
         let nonce = Value::of_caller(self.pick(&["nonce 1", "nonce 2"]).as_bytes());
         let nonce_key = format!("nonce:{key}").into();
-        let taken = Taken { key: key.into(), nonce_key, value, nonce };
         let by_value = self.random.bool();
+        let from = Arc::new(TakenFrom { value, nonce_key, by_value });
+        let (keys, value) = (key.into(), nonce);
         match self.random.u8(0..3) {
-            0 => Command::Take { taken, ttl_ms },
-            1 => Command::ExtendTaken { taken, ttl_ms, by_value },
-            _ => Command::ReleaseTaken { taken, by_value },
+            0 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Taken(from) },
+            1 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Taken(from) },
+            _ => Command::Release { keys, value, form: ReleaseForm::Taken(from) },
         }
     }
 
@@ -261,34 +271,33 @@ impl Pair {
 pub(super) fn touched(command: &Command) -> Vec<Key> {
     let all = |parts: &[&Keys]| parts.iter().flat_map(|keys| keys.iter().cloned()).collect();
     match command {
-        Command::AcquireShared { keys, intents, .. } => all(&[keys, intents]),
+        Command::Acquire { keys, form: AcquireForm::Shared { intents }, .. } => {
+            all(&[keys, intents])
+        }
         Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
             all(&[keys, intents.as_ref().unwrap_or(keys)])
         }
         Command::Announce { intents, .. } | Command::Withdraw { intents, .. } => all(&[intents]),
+        Command::Acquire { keys, form: AcquireForm::Fenced { counter, .. }, .. }
+        | Command::Heal { keys, form: HealForm::Fenced { counter, .. }, .. }
+        | Command::Extend { keys, form: ExtendForm::Fenced { counter }, .. }
+        | Command::Attach { keys, form: AttachForm::Fenced { counter, .. }, .. }
+        | Command::Raise { keys, counter, .. } => {
+            all(&[keys, &counter.keys, &counter.marker.clone().into()])
+        }
         Command::Acquire { keys, .. }
         | Command::Heal { keys, .. }
         | Command::Extend { keys, .. }
         | Command::Release { keys, .. }
-        | Command::HealShared { keys, .. }
-        | Command::ExtendShared { keys, .. }
-        | Command::ReleaseShared { keys, .. }
         | Command::Attach { keys, .. }
         | Command::GiveBack { keys, .. }
-        | Command::Downgrade { keys, .. } => all(&[keys]),
-        Command::Take { taken, .. }
-        | Command::ExtendTaken { taken, .. }
-        | Command::ReleaseTaken { taken, .. } => {
-            vec![taken.key.clone(), taken.nonce_key.clone()]
+        | Command::Downgrade { keys, .. } => {
+            let nonce_key = command.taken().map(|from| from.nonce_key.clone());
+            keys.iter().cloned().chain(nonce_key).collect()
         }
-        Command::AcquireFenced { keys, counter, .. }
-        | Command::AttachFenced { keys, counter, .. }
-        | Command::Raise { keys, counter, .. }
-        | Command::HealFenced { keys, counter, .. }
-        | Command::ExtendFenced { keys, counter, .. } => {
-            all(&[keys, &counter.keys, &counter.marker.clone().into()])
+        Command::Identify | Command::Adopt { .. } | Command::Mark { .. } => {
+            vec!["node".into(), "adopt".into()]
         }
-        _ => vec!["node".into(), "adopt".into()],
     }
 }
 
@@ -302,26 +311,37 @@ pub(super) fn large(keys: &Keys, words: &Keys) -> Vec<Vec<Command>> {
         Value::new(&Token::new(bytes.try_into().unwrap()), "a reader")
     };
     let shared = |number: u32| {
-        let (keys, intents) = (one.clone(), one.map(|key| format!("intent:{key}").into()));
-        Command::AcquireShared { keys, intents, value: reader(number), ttl_ms }
+        let form = AcquireForm::Shared { intents: one.map(|key| format!("intent:{key}").into()) };
+        Command::Acquire { keys: one.clone(), value: reader(number), ttl_ms, form }
     };
-    let heal = |number: u32| Command::HealShared {
-        keys: one.clone(),
-        value: reader(number),
-        ttl_ms: 2 * ttl_ms,
+    let heal = |number: u32| {
+        let (keys, value) = (one.clone(), reader(number));
+        Command::Heal { keys, value, ttl_ms: 2 * ttl_ms, form: HealForm::Shared }
     };
-    let leave = |number: u32| Command::ReleaseShared { keys: one.clone(), value: reader(number) };
+    let leave = |number: u32| {
+        let (keys, value) = (one.clone(), reader(number));
+        Command::Release { keys, value, form: ReleaseForm::Shared }
+    };
+    let both = || (keys.clone(), value.clone());
+    let acquire = {
+        let (keys, value) = both();
+        Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Plain }
+    };
+    let extend = {
+        let (keys, value) = both();
+        Command::Extend { keys, value, ttl_ms: 2 * ttl_ms, form: ExtendForm::Plain }
+    };
     let (intents, renews) = (words.clone(), true);
     // Each command is a batch of its own, because a script that the server does not know is repeated after the rest of
     // its batch.
     let singles = [
-        Command::Acquire { keys: keys.clone(), value: value.clone(), ttl_ms },
-        Command::Extend { keys: keys.clone(), value: value.clone(), ttl_ms: 2 * ttl_ms },
+        acquire,
+        extend,
         Command::Downgrade { keys: keys.clone(), value: value.clone() },
         look(),
         Command::Announce { intents, value: value.clone(), ttl_ms, renews },
         look(),
-        Command::ReleaseShared { keys: keys.clone(), value: value.clone() },
+        Command::Release { keys: keys.clone(), value: value.clone(), form: ReleaseForm::Shared },
         Command::Withdraw { intents: words.clone(), value: value.clone() },
         shared(0),
         leave(0),

@@ -1,12 +1,12 @@
 //! Counts events of readers and of locks with several keys.
 
-use quorlock_core::{Answer, Command, Key, Mode, Origin};
+use quorlock_core::{AcquireForm, Answer, Command, ExtendForm, Key, Mode, Origin, ReleaseForm};
 
 use crate::count::{Count, Counts};
 use crate::fact::NodeIndex;
 use crate::guard::{Guard, GuardId};
+use crate::invariants::View;
 use crate::ledger::TokenRecord;
-use crate::view::View;
 
 pub(super) fn granted(id: GuardId, guard: &Guard, view: &View<'_>, counts: &mut Counts) {
     if guard.request.keys.single().is_none() {
@@ -25,7 +25,7 @@ pub(super) fn granted(id: GuardId, guard: &Guard, view: &View<'_>, counts: &mut 
         let reads_too = |(other, held): (GuardId, &Guard)| {
             other != id
                 && held.request.keys.overlaps(&guard.request.keys)
-                && view.can_look(other.client)
+                && view.can_check(other.client)
                 && held.is_valid(view.reading(other.client))
         };
         if view.guards.iter().any(reads_too) {
@@ -53,23 +53,24 @@ pub(super) fn executed(
     let is_there = |key: &Key| view.node(node).stored(key, view.now).is_some();
     match (command, answer) {
         (Command::GiveBack { .. }, Answer::Deleted) => counts.add(Count::GivenBack),
-        (Command::Take { taken, .. }, Answer::Refused) => {
-            let stored = view.node(node).stored(&taken.key, view.now);
-            if stored.is_some_and(|it| it.holds(&taken.value)) {
+        (Command::Acquire { keys, form: AcquireForm::Taken(from), .. }, Answer::Refused) => {
+            let stored = view.node(node).stored(&keys[0], view.now);
+            if stored.is_some_and(|it| it.holds(&from.value)) {
                 counts.add(Count::EqualRefused);
             }
         }
         (
-            Command::ExtendTaken { taken, .. } | Command::ReleaseTaken { taken, .. },
+            Command::Extend { keys, form: ExtendForm::Taken(from), .. }
+            | Command::Release { keys, form: ReleaseForm::Taken(from), .. },
             Answer::Other,
         ) => {
-            let stored = view.node(node).stored(&taken.key, view.now);
-            if stored.is_some_and(|it| it.holds(&taken.value)) {
+            let stored = view.node(node).stored(&keys[0], view.now);
+            if stored.is_some_and(|it| it.holds(&from.value)) {
                 counts.add(Count::StaleNonces);
             }
         }
         (Command::Announce { .. }, Answer::Announced) => counts.add(Count::Intents),
-        (Command::AcquireShared { keys, intents, .. }, Answer::Refused) => {
+        (Command::Acquire { keys, form: AcquireForm::Shared { intents }, .. }, Answer::Refused) => {
             let is_foreign = |key: &Key| {
                 let stored = view.node(node).stored(key, view.now);
                 stored.is_some_and(|stored| !stored.is_of_readers())

@@ -2,7 +2,6 @@
 
 use quorlock_core::{Failure, FailureKind};
 
-use crate::node::redis::commands::missing_command;
 use crate::text::for_people;
 
 /// The failure for a server's error in answer to a command, which may have been executed in part.
@@ -67,6 +66,43 @@ pub(in crate::node::redis) fn kind_of(code: &str) -> FailureKind {
     }
 }
 
+/// The failure of commands that a server does not have, and therefore has not executed.
+pub(in crate::node::redis) fn missing(names: &str) -> Failure {
+    let detail = format!(
+        "{names} (renamed or disabled); quorlock needs it: remove its rename-command line from the server's \
+         configuration and restart the server, or use another server"
+    );
+    Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
+}
+
+/// Whether an error of any known server says that a command is missing, or must not be called from scripts.
+pub(in crate::node::redis) fn is_missing(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    error.starts_with("err unknown command") || is_missing_in_script(&error)
+}
+
+/// Like [`is_missing`], if a script called the command. The server's error then names no command. `error` is in lower
+/// case.
+fn is_missing_in_script(error: &str) -> bool {
+    let calls_unknown = error.contains("unknown") && error.contains("command called from");
+    calls_unknown || error.contains("command is not allowed from script")
+}
+
+/// The failure for an error that says that the server lacks a command.
+pub(in crate::node::redis) fn missing_command(error: &str) -> Option<Failure> {
+    if !is_missing(error) {
+        return None;
+    }
+    if is_missing_in_script(&error.to_ascii_lowercase()) {
+        let detail =
+            format!("that a script calls ({}); quorlock doctor names it", for_people(error));
+        return Some(Failure::new(FailureKind::MissingCommand).with_detail(detail));
+    }
+    let quotes = ['\'', '`', '"'];
+    let name = error.split(quotes).nth(1).unwrap_or("that was sent");
+    Some(missing(&for_people(name).to_uppercase()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +149,49 @@ mod tests {
             assert_eq!(rejected(error).kind(), FailureKind::Forbidden, "{error}");
         }
         assert_eq!(rejected("ERR no").kind(), FailureKind::Rejected);
+    }
+
+    #[test]
+    fn a_missing_command_is_known_in_the_words_of_each_server() {
+        for (error, named) in [
+            ("ERR unknown command 'EVAL', with args beginning with: 'secret' '1'", "EVAL (renamed"),
+            ("ERR unknown command `evalsha`, with args beginning with: ", "EVALSHA (renamed"),
+            ("ERR unknown command 'GET'", "GET (renamed"),
+            (
+                "ERR Unknown Redis command called from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            (
+                "ERR Error running script (call to f_1f): @user_script:1: @user_script: 1: Unknown Redis command called from Lua script ",
+                "a script calls",
+            ),
+            (
+                "ERR Unknown command called from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            (
+                "ERR This Redis command is not allowed from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            ("ERR This Valkey command is not allowed from script", "a script calls"),
+        ] {
+            let failure = missing_command(error).expect(error);
+            assert_eq!(failure.kind(), FailureKind::MissingCommand);
+            let shown = failure.to_string();
+            assert!(shown.contains(named) && !shown.contains("secret"), "{shown}");
+            let in_script = named == "a script calls";
+            assert_eq!(
+                failure.may_have_been_executed(),
+                in_script,
+                "a script may have written before"
+            );
+        }
+        for other in [
+            "ERR unknown subcommand 'X'",
+            "NOPERM no",
+            "ERR wrong number of arguments for 'get' command",
+        ] {
+            assert_eq!(missing_command(other), None, "{other}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use quorlock_core::{
-    Answer, Command, Counter, Form, Holding, Key, Keys, Mode, Reader, Taken, Token, Value,
+    AcquireForm, Answer, AttachForm, Command, Counter, ExtendForm, Form, HealForm, Holding, Key,
+    Keys, Mode, Reader, ReleaseForm, TakenFrom, Token, Value,
 };
 
 use super::read_in_parts;
@@ -65,9 +66,9 @@ fn command(kind: u8, is_single: bool, flag: bool) -> Command {
     let keys = Keys::new(names.iter().map(|name| Key::from(*name))).expect("one or two");
     let intents = keys.map(|key| format!("{key}i").into());
     let value = Value::new(&Token::new([7; Token::BYTES]), "");
-    let [from, nonce] = [(); 2].map(|()| value.clone());
+    let from = value.clone();
     let (key, nonce_key, text): (Key, Key, Arc<str>) = ("a".into(), "n".into(), "text".into());
-    let taken = Taken { key: key.clone(), nonce_key, value: value.clone(), nonce };
+    let taken = Arc::new(TakenFrom { value: value.clone(), nonce_key, by_value: flag });
     let counter = Counter { keys: intents.clone(), ttl_ms: 1, marker: "m".into() };
     let mode = if flag { Mode::Exclusive } else { Mode::Shared };
     let (ttl_ms, proposal, to) = (1, 2, 3);
@@ -76,25 +77,31 @@ fn command(kind: u8, is_single: bool, flag: bool) -> Command {
         1 => Command::Watch { keys, intents: flag.then_some(intents) },
         2 => Command::Announce { intents, value, ttl_ms, renews: flag },
         3 => Command::Withdraw { intents, value },
-        4 => Command::Acquire { keys, value, ttl_ms },
-        5 => Command::Heal { keys, value, ttl_ms },
-        6 => Command::Extend { keys, value, ttl_ms },
-        7 => Command::Release { keys, value, tell: flag },
-        8 => Command::AcquireShared { keys, intents, value, ttl_ms },
-        9 => Command::HealShared { keys, value, ttl_ms },
-        10 => Command::ExtendShared { keys, value, ttl_ms },
-        11 => Command::ReleaseShared { keys, value },
+        4 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Plain },
+        5 => Command::Heal { keys, value, ttl_ms, form: HealForm::Plain },
+        6 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Plain },
+        7 => Command::Release { keys, value, form: ReleaseForm::Plain { tell: flag } },
+        8 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Shared { intents } },
+        9 => Command::Heal { keys, value, ttl_ms, form: HealForm::Shared },
+        10 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Shared },
+        11 => Command::Release { keys, value, form: ReleaseForm::Shared },
         12 => Command::Downgrade { keys, value },
-        13 => Command::AcquireFenced { keys, value, ttl_ms, counter, proposal },
-        14 => Command::HealFenced { keys, value, ttl_ms, counter, to },
-        15 => Command::ExtendFenced { keys, value, ttl_ms, counter },
+        13 => {
+            let form = AcquireForm::Fenced { counter, proposal };
+            Command::Acquire { keys, value, ttl_ms, form }
+        }
+        14 => Command::Heal { keys, value, ttl_ms, form: HealForm::Fenced { counter, to } },
+        15 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Fenced { counter } },
         16 => Command::Raise { keys, value, counter, to },
-        17 => Command::Attach { keys, mode, from, value, ttl_ms },
-        18 => Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal },
+        17 => Command::Attach { keys, from, value, ttl_ms, form: mode.into() },
+        18 => {
+            let form = AttachForm::Fenced { counter, proposal };
+            Command::Attach { keys, from, value, ttl_ms, form }
+        }
         19 => Command::GiveBack { keys, mode, value, to: from },
-        20 => Command::Take { taken, ttl_ms },
-        21 => Command::ExtendTaken { taken, ttl_ms, by_value: flag },
-        22 => Command::ReleaseTaken { taken, by_value: flag },
+        20 => Command::Acquire { keys, value, ttl_ms, form: AcquireForm::Taken(taken) },
+        21 => Command::Extend { keys, value, ttl_ms, form: ExtendForm::Taken(taken) },
+        22 => Command::Release { keys, value, form: ReleaseForm::Taken(taken) },
         23 => Command::Adopt { key, text, replaces: None, marker: counter.marker, seen: None },
         24 => Command::Mark { key, text, replaces: None, adoption: None },
         _ => Command::Identify,

@@ -74,6 +74,9 @@ impl Wire {
             let skipped = self.incoming.surplus.min(end - start);
             if skipped > 0 {
                 self.alive_at = now;
+                if let Some(take) = &mut self.overflow {
+                    take(&self.incoming.bytes[start..start + skipped]);
+                }
             }
             self.incoming.surplus -= skipped;
             self.incoming.unread.0 += skipped;
@@ -103,6 +106,9 @@ impl Wire {
                     self.incoming.needed = 1;
                     self.incoming.unread.0 += length;
                     self.incoming.surplus = surplus;
+                    if let (Some(take), Reply::Bytes(start)) = (&mut self.overflow, &reply) {
+                        take(start);
+                    }
                     self.hand_on(reply, length, now)?;
                 }
             }

@@ -3,11 +3,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{
-    Answer, BatchId, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value,
+    AcquireForm, Answer, BatchId, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token,
+    Value,
 };
 
 use super::super::codec::Encoding;
-use super::super::evidence::{Beside, ask_marker};
+use super::super::evidence::{EvidenceQuestions, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
 use super::*;
 
@@ -37,7 +38,7 @@ impl Wire {
     /// The replies to the next plain batch; `None` if it was not answered.
     async fn replies(&mut self) -> Option<Vec<Reply>> {
         let batch = self.finished().await.unwrap();
-        batch.flushes.map(|_| batch.before)
+        batch.flushes.map(|_| batch.preamble)
     }
 
     async fn run(&mut self) {
@@ -107,9 +108,9 @@ async fn a_batch_counts_the_flushes_before_its_first_and_its_last_reply() {
         let mut commands = [0; 8 * 14];
         server.read_exact(&mut commands).await.unwrap();
         let one = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
-        let said =
+        let input =
             format!(":1\r\n:1\r\n{FLUSH}:2\r\n{one}:2\r\n:3\r\n{FLUSH}:3\r\n:4\r\n:4\r\n{FLUSH}");
-        server.write_all(said.as_bytes()).await.unwrap();
+        server.write_all(input.as_bytes()).await.unwrap();
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -128,16 +129,18 @@ fn ask(wire: &mut Wire) {
     // The first batch of a connection also requests `INFO`, so an empty batch goes first.
     session.prepare(&mut Exchange::default());
     let value = Value::new(&Token::new([7; 20]), "");
-    let command = Command::Acquire { keys: "k".into(), value, ttl_ms: 1000 };
-    let mut batch = Box::new(WireBatch::new(BatchId(0), vec![command]));
+    let command =
+        Command::Acquire { keys: "k".into(), value, ttl_ms: 1000, form: AcquireForm::Plain };
+    let mut batch = Box::<WireBatch>::default();
+    batch.exchange = Exchange::new(BatchId(0), vec![command]);
     session.prepare(&mut batch.exchange);
-    let beside = Beside::new(batch.exchange.evidence_request(), false, None);
-    assert!(beside.request.marker && beside.before == 0);
-    batch.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
+    let questions = EvidenceQuestions::new(batch.exchange.evidence_request(), false, None);
+    assert!(questions.request.marker && questions.preamble_replies == 0);
+    batch.prepare(Encoding { watches: true, ..Encoding::default() }, questions);
     let write = |out: &mut Vec<u8>, batch: &WireBatch| {
         let replies = ping(out);
         out.extend_from_slice(&ask_marker(&"m".into()));
-        replies + batch.beside.behind()
+        replies + batch.questions.epilogue_replies()
     };
     assert!(wire.send(batch, write).is_ok());
 }
@@ -148,8 +151,8 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted
     for size in [1, 50, 150, 1000] {
         let text = "m".repeat(size);
         let marker = format!("${size}\r\n{text}\r\n");
-        let said = format!("+OK\r\n{FLUSH}{marker}{FLUSH}_\r\n{marker}:7\r\n");
-        for place in 0..said.len() {
+        let input = format!("+OK\r\n{FLUSH}{marker}{FLUSH}_\r\n{marker}:7\r\n");
+        for place in 0..input.len() {
             let (mut wire, mut server, inbox) = pair(1 << 16);
             ask(&mut wire);
             ask(&mut wire);
@@ -169,7 +172,7 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted
                 assert_eq!(wire.replies().await.unwrap(), [Reply::Int(7)]);
             };
             let serve = async {
-                let (start, end) = said.split_at(place);
+                let (start, end) = input.split_at(place);
                 for part in [start, end] {
                     server.write_all(part.as_bytes()).await.unwrap();
                     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -186,18 +189,18 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_does_not_fit_closes_the_wire_and_answers_no_command() {
-    for (said, count) in [(&b":1\r\n:2\r\n"[..], 1), (b"oops\r\n", 2), (b":1\r\n", 2)] {
+    for (input, count) in [(&b":1\r\n:2\r\n"[..], 1), (b"oops\r\n", 2), (b":1\r\n", 2)] {
         let (mut wire, mut server, _events) = pair(1024);
         wire.send_plain(|out| (0..count).map(|_| ping(out)).sum()).unwrap();
-        server.write_all(said).await.unwrap();
+        server.write_all(input).await.unwrap();
         drop(server);
         wire.run().await;
         assert!(wire.is_closed());
-        let out_of_step = said != b":1\r\n";
+        let out_of_step = input != b":1\r\n";
         assert_eq!(wire.why_closed().kind() == FailureKind::Protocol, out_of_step);
         assert!(wire.why_closed().may_have_been_executed());
         assert_eq!(wire.why_out_of_step().is_some(), out_of_step);
-        assert_eq!(wire.replies().await.is_some(), said.starts_with(b":1\r\n:2"), "{said:?}");
+        assert_eq!(wire.replies().await.is_some(), input.starts_with(b":1\r\n:2"), "{input:?}");
         let failure = wire.send_plain(ping).unwrap_err();
         assert!(!failure.may_have_been_executed(), "nothing is sent on a closed wire");
     }
