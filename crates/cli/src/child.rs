@@ -115,7 +115,7 @@ impl Child {
     /// streams and its other descriptors. This process becomes a sub-reaper.
     ///
     /// # Errors
-    /// This process has no descriptor or thread left. No process was started, so the lock can be given back.
+    /// This process has no descriptor or thread left. No process was started, so the lock can be released.
     pub(crate) fn spawn(
         command: &[OsString],
         env_set: &[(OsString, OsString)],

@@ -293,7 +293,7 @@ impl<G> fmt::Debug for Acquire<G> {
 /// `Send` and `'static`. May be polled on any runtime, or none.
 ///
 /// # Cancel safety
-/// Dropping the future at any point gives back its votes and its place in the local queue. The drop neither blocks nor
+/// Dropping the future at any point releases its votes and leaves the local queue. The drop neither blocks nor
 /// needs a runtime.
 ///
 /// # Panics

@@ -78,7 +78,7 @@ impl Client {
     /// release cannot be sent, its key expires after its ttl.
     ///
     /// # Cancel safety
-    /// Safe at every point: dropping the future gives back the votes and the place in the local queue. No key stays on a node
+    /// Safe at every point: dropping the future releases the votes and leaves the local queue. No key stays on a node
     /// that answers.
     pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
         Acquire::new(self.state.clone(), resources.into(), Mode::Exclusive)

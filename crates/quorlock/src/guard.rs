@@ -29,8 +29,8 @@ pub(crate) mod reply;
 /// A held lock.
 ///
 /// While the guard lives, the client extends the lock for [`max_hold`](crate::LockOptions::max_hold) at most, unless
-/// [`auto_extend`](crate::LockOptions::auto_extend) is off. [`Guard::release`] gives the lock back and returns how that
-/// went. Dropping the guard gives the lock back too; the drop neither blocks nor needs a runtime. Call
+/// [`auto_extend`](crate::LockOptions::auto_extend) is off. [`Guard::release`] releases the lock and returns how that went.
+/// Dropping the guard releases the lock too; the drop neither blocks nor needs a runtime. Call
 /// [`Client::shutdown`](crate::Client::shutdown) before the client's runtime ends. Otherwise the keys of releases that are
 /// still owed stay until their ttl ends.
 ///

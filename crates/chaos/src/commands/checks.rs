@@ -31,7 +31,7 @@ pub(crate) struct Run {
     /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
     pub(crate) events: Vec<String>,
     pub(crate) is_heard: bool,
-    /// Whether the keeper of a script did not answer within five seconds, so that `acquire` gave the lock back. On a
+    /// Whether the keeper of a script did not answer within five seconds, so that `acquire` released the lock. On a
     /// busy machine this happens without a fault.
     pub(crate) is_keeper_late: bool,
     /// The run's exit code; `None` if a signal ended the keeper.

@@ -74,7 +74,7 @@ struct Giver<'a> {
 /// The longest time between the end of the keeper by a Ctrl-C and the arrival of the same Ctrl-C in this process.
 const CTRL_C: Duration = Duration::from_millis(100);
 
-/// Exit code and message if the lock must be given back. A signal has no message.
+/// Exit code and message if the lock must be released. A signal has no message.
 type Fault = (ExitCode, Option<String>);
 
 impl Giver<'_> {
@@ -122,7 +122,7 @@ impl Giver<'_> {
         }
     }
 
-    /// Starts the keeper, writes the file, and prints the lease. The lock is given back if one of these fails.
+    /// Starts the keeper, writes the file, and prints the lease. The lock is released if one of these fails.
     async fn give(&mut self, lease: Lease, watched: Option<Watched>) -> Result<(), ExitCode> {
         let mut given = lease;
         let mut unprinted = None;

@@ -1,8 +1,8 @@
-//! `quorlock run KEY -- CMD`: takes the lock, runs the command while holding it, and gives the lock back.
+//! `quorlock run KEY -- CMD`: takes the lock, runs the command while holding it, and releases the lock.
 //!
 //! This process is the *keeper*: it holds the lock through a driver on its own thread. A second process, the *guardian*
 //! (see [`crate::child`]), runs the command, and ends it in time whatever happens to the keeper. The keeper sends each
-//! new deadline to the guardian, and gives the lock back when no process of the command is left.
+//! new deadline to the guardian, and releases the lock when no process of the command is left.
 
 mod health;
 mod hold;

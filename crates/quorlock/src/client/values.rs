@@ -50,7 +50,7 @@ impl Client {
     /// [`VALUE_BYTES_MAX`](Self::VALUE_BYTES_MAX); nothing was sent then.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives back what the nodes have granted.
+    /// Safe: dropping the future releases what the nodes have granted.
     ///
     /// # Examples
     /// ```

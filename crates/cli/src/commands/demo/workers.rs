@@ -1,6 +1,6 @@
 //! The twelve workers, each a thread with a client of its own.
 //!
-//! A worker takes the lock, changes a number in a file that has no other protection, gives the lock back, and reports
+//! A worker takes the lock, changes a number in a file that has no other protection, releases the lock, and reports
 //! the times.
 
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,4 @@
-//! Runs the command while the lock is held, sends each change of the validity to the guardian, and gives the lock back
+//! Runs the command while the lock is held, sends each change of the validity to the guardian, and releases the lock
 //! when no process of the command is left.
 
 use std::ffi::OsString;
@@ -45,7 +45,7 @@ pub(super) struct Sent {
 }
 
 impl Keeper<'_> {
-    /// Runs the command, and gives the lock back if no process of the command is left.
+    /// Runs the command, and releases the lock if no process of the command is left.
     pub(super) async fn hold(&mut self, lease: Lease) -> ExitCode {
         let since = boot_ns();
         let remaining = lease.remaining();
