@@ -46,6 +46,7 @@ use self::run::{NodeClock, Run};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
 use crate::display::seconds;
 use crate::node::evidence::MarkerSeen;
+use crate::node::info::Info;
 use crate::node::marker::Adoption;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -331,7 +332,8 @@ impl NodeMonitor {
             // since (S1).
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
-        trust.note_loss(epoch, (info, marker));
+        let parsed = info.and_then(|info| Info::parse(info.as_ref().ok()?).ok());
+        trust.note_loss(epoch, parsed.as_ref(), marker);
         let (connection, _) = trust.epoch;
         // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. The next request waits,
         // so that a node that announces new data all the time is not asked all the time.
@@ -347,11 +349,17 @@ impl NodeMonitor {
             trust.review.step = Step::Rest;
         }
         let was_away = !core::mem::replace(&mut trust.is_near, true);
+        let is_theirs = self.note_marker(node, parsed.as_ref(), marker);
         if let Some(info) = info {
             if !mutant!(NoVerificationOnReconnect) || self.node(node).marker.is_none() {
                 self.evaluate(node, info.clone(), marker, sent, now, todo);
+                if is_theirs {
+                    // This needs a person, so calls that wait end, even if the examination found another fault.
+                    self.refuse_rival(node);
+                }
             }
         } else {
+            let trust = self.node_mut(node);
             trust.run.answered = Some(sent.boot());
             let is_gone = !trust.is_marked_as(marker) && *marker != MarkerSeen::NotAsked;
             if trust.is_trusted() && is_gone {

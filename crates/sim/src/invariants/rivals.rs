@@ -39,6 +39,8 @@ pub(crate) struct Rivals {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Word {
     Marker,
+    /// The marker was there, and is gone. The adoption has not been read since.
+    MarkerGone,
     /// The adoption of these settings, read on this connection.
     Adoption(Cluster, (u64, u64)),
 }
@@ -102,25 +104,19 @@ impl Rivals {
         }
         *newest = epoch;
         let info = info.as_ref().and_then(|info| Info::parse(info.as_ref().ok()?).ok());
-        let Some(info) = info else { return };
-        // Clients of every configuration refuse the server. A master that evicts keys keeps a marker for locks that it
-        // granted before.
-        let is_marked =
-            matches!(marker, MarkerSeen::Text(text) if !view.ledger.is_of_cluster(text));
-        if !info.is_master || info.evicts_by.is_some() && !is_marked {
-            // The examination is over, so the client ignores the answers to its earlier commands.
-            self.asked.remove(&channel);
-            return self.set(channel, None);
-        }
-        if info.is_loading {
-            return;
-        }
-        // The client judges the marker only if the server is sound.
+        let evicts = info.as_ref().is_some_and(|info| info.evicts_by.is_some());
+        let is_refused_by_all = info.is_some_and(|info| !info.is_master || info.is_cluster);
         match marker {
+            // Clients of every configuration refuse the server. A master that evicts keys keeps a marker for locks that
+            // it granted before. The examination is over, so the client ignores the answers to its earlier commands.
+            marker if is_refused_by_all || evicts && *marker == MarkerSeen::Missing => {
+                self.asked.remove(&channel);
+                self.set(channel, None);
+            }
             MarkerSeen::Text(text) if view.ledger.is_of_cluster(text) => self.set(channel, None),
             MarkerSeen::Text(_) => self.set(channel, Some(Word::Marker)),
             MarkerSeen::Missing if self.words.get(&channel) == Some(&Word::Marker) => {
-                self.set(channel, None);
+                self.set(channel, Some(Word::MarkerGone));
             }
             _ => {}
         }

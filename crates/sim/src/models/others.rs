@@ -65,14 +65,14 @@ pub(super) fn positives() -> Vec<Scenario> {
             "M10 stray",
             "two configurations: an adoption is replaced, and a connection breaks",
             ALONE,
-            (55_674, 169_229),
+            (55_738, 169_313),
             &[&either[..], &[Rare::Break, Rare::KeyExpired, Rare::LostExpired]].concat(),
         ),
         positive(
             "M10 two",
             "two configurations: two clients replace an adoption at the same time",
             TWO,
-            (217_869, 773_000),
+            (217_896, 773_032),
             &[&either[..], &[Rare::InTurn, Rare::Contended]].concat(),
         ),
         positive(

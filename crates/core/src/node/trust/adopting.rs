@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{
-    EXAMINE_AGAIN, EXAMINE_SOONEST, Fault, GATHER_FOR, MarkerPlan, NodeMonitor, NodeTrust, Step,
+    EXAMINE_AGAIN, EXAMINE_SOONEST, GATHER_FOR, MarkerPlan, NodeMonitor, NodeTrust, Rival, Step,
     Todo, TrustState,
 };
 use crate::command::{Adopted, Command, Counter};
@@ -82,8 +82,9 @@ impl NodeMonitor {
         todo: &mut Todo,
     ) {
         let Some(Adoption { marker: found, wait_ms }) = Adoption::parse(&text) else {
-            let rules = self.rules.clone();
-            return self.refuse(node, &Fault::ForeignKey { key: &rules.adoption, text: &text });
+            let failure = self.rules.unreadable(&self.rules.adoption, &text);
+            self.node_mut(node).rival = Some(Rival::new(Err(failure), false));
+            return self.refuse_rival(node);
         };
         if found.cluster != self.rules.cluster {
             // A text that replaces this one was written later (see below).

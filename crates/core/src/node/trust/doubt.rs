@@ -5,7 +5,6 @@
 //! not be the server that votes any more. So this answer counts only if a vote of the node would count as well.
 
 use alloc::format;
-use alloc::sync::Arc;
 use core::hash::{Hash, Hasher};
 
 use super::{EXAMINE_EVERY, EXAMINE_SOONEST, NodeMonitor, NodeTrust, Step, Todo, TrustState};
@@ -49,12 +48,11 @@ impl NodeTrust {
     pub(super) fn note_loss(
         &mut self,
         epoch: (u64, u64),
-        (info, marker): (Option<&Result<Arc<str>, Failure>>, &MarkerSeen),
+        info: Option<&Info>,
+        marker: &MarkerSeen,
     ) {
-        let is_other_run = || {
-            let Some(Ok(info)) = info else { return false };
-            Info::parse(info).is_ok_and(|info| self.run.id.as_deref() != Some(&*info.run_id))
-        };
+        let is_other_run =
+            || info.is_some_and(|info| self.run.id.as_deref() != Some(&*info.run_id));
         if self.is_trusted() && epoch > self.epoch {
             self.has_lost_data = epoch.0 == self.epoch.0 || is_other_run();
         }

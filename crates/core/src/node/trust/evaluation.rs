@@ -58,8 +58,7 @@ impl NodeMonitor {
         trust.note_run(&info, sent, now, rules.quarantine());
         trust.replicas.connected = Some(info.replicas);
         if let Some(failure) = unsound(&info, rules.replicas_of(node), rules.words) {
-            self.judge_unsound(node, &info, marker);
-            return self.node_mut(node).refuse(failure);
+            return trust.refuse(failure);
         }
         if let Some(duplicate) = self.duplicate_of(node, now) {
             return self.refuse_duplicates(node, duplicate);
@@ -67,15 +66,10 @@ impl NodeMonitor {
         let old = match marker {
             MarkerSeen::Text(text) => match Marker::parse(text) {
                 Some(old) if old.cluster == rules.cluster => Some((text, old)),
-                Some(old) => return self.bar_marked(node, old.cluster),
-                None => {
-                    return self.refuse(node, &Fault::ForeignKey { key: &rules.marker, text });
-                }
+                // The caller refuses the node.
+                _ => return,
             },
-            MarkerSeen::Missing => {
-                self.node_mut(node).forget_marked_rival();
-                None
-            }
+            MarkerSeen::Missing => None,
             MarkerSeen::Failed(failure)
                 if failure.kind().is_about_rights() || failure.kind().is_disagreement() =>
             {
@@ -87,10 +81,6 @@ impl NodeMonitor {
                 return;
             }
         };
-        if old.is_some() {
-            // While the node has a marker of this configuration, no other configuration can mark it.
-            self.node_mut(node).rival = None;
-        }
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let is_of_this_run =
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;

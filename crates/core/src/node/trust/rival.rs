@@ -22,10 +22,13 @@ use crate::time::Reading;
 /// Another configuration whose marker or adoption a node has.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Rival {
-    cluster: Cluster,
-    /// Whether the node has the marker. Otherwise it has the adoption alone.
+    /// The settings of the other configuration. A failure if this version cannot read the text, or if the node belongs
+    /// to another database.
+    cluster: Result<Cluster, Failure>,
+    /// Whether the node has the marker. Otherwise it has, or may have, the adoption alone.
     is_marked: bool,
-    /// The connection on which the text was read, and the number of flushes announced on it until then.
+    /// The connection on which the adoption was read, and the number of flushes announced on it until then. Zero if the
+    /// adoption does not count as one that may be replaced.
     epoch: (u64, u64),
     /// Whether this client has sent a replacement of the adoption since it read the text.
     is_tried: bool,
@@ -39,16 +42,17 @@ pub(super) struct Contest {
     wait_ms: u64,
 }
 
-impl NodeTrust {
-    /// The node was heard to have no marker, so it votes for no other configuration any more.
-    pub(super) fn forget_marked_rival(&mut self) {
-        self.rival.take_if(|rival| rival.is_marked);
+impl Rival {
+    pub(super) fn new(cluster: Result<Cluster, Failure>, is_marked: bool) -> Self {
+        Self { cluster, is_marked, epoch: (0, 0), is_tried: false }
     }
+}
 
+impl NodeTrust {
     /// Whether the node had the adoption of these settings when it was last heard, on its present connection.
     fn is_adopted_for(&self, cluster: &Cluster) -> bool {
         let is_seen = |rival: &Rival| {
-            !rival.is_marked && rival.cluster == *cluster && rival.epoch == self.epoch
+            !rival.is_marked && rival.cluster.as_ref() == Ok(cluster) && rival.epoch == self.epoch
         };
         self.is_near && self.rival.as_ref().is_some_and(is_seen)
     }
@@ -57,7 +61,10 @@ impl NodeTrust {
 impl NodeMonitor {
     /// Whether some node has the marker or the adoption of another configuration. Then the client grants nothing (S37).
     pub(crate) fn is_contested(&self) -> bool {
-        let has_rival = |trust: &NodeTrust| trust.rival.is_some();
+        let has_rival = |trust: &NodeTrust| {
+            let rival = trust.rival.as_ref();
+            rival.is_some_and(|rival| !(rival.is_marked && mutant!(RivalMarkerIgnored)))
+        };
         self.rules.is_strict()
             && self.nodes.iter().any(has_rival)
             && !mutant!(ReplacementNotAwaited)
@@ -65,49 +72,73 @@ impl NodeMonitor {
 
     /// The failure of the votes of a node that has the marker or the adoption of another configuration.
     pub(super) fn rival_failure(&self, node: NodeId) -> Option<Failure> {
-        let Rival { cluster: theirs, is_marked, .. } = self.node(node).rival.as_ref()?;
-        let (is_marked, ours) = (*is_marked, &self.rules.cluster);
-        Some(self.rules.words.failure(&Fault::OtherSettings { is_marked, theirs, ours }))
+        let Rival { cluster, is_marked, .. } = self.node(node).rival.as_ref()?;
+        Some(match cluster {
+            Ok(theirs) => {
+                let (is_marked, ours) = (*is_marked, &self.rules.cluster);
+                self.rules.words.failure(&Fault::OtherSettings { is_marked, theirs, ours })
+            }
+            Err(failure) => failure.clone(),
+        })
     }
 
-    /// Refuses a node that has the marker of another configuration.
-    pub(super) fn bar_marked(&mut self, node: NodeId, cluster: Cluster) {
+    /// Notes whether the node has the marker of another configuration, and returns whether this marker shows it (S37).
+    /// That does not depend on `INFO`, with one exception: clients of every configuration refuse a replica and a node of
+    /// a cluster, so a marker there does not count.
+    pub(super) fn note_marker(
+        &mut self,
+        node: NodeId,
+        info: Option<&Info>,
+        marker: &MarkerSeen,
+    ) -> bool {
+        let rules = self.rules.clone();
         let trust = self.node_mut(node);
-        let epoch = trust.epoch;
-        trust.rival = Some(Rival { cluster, is_marked: true, epoch, is_tried: false });
-        self.refuse_rival(node);
-        if mutant!(RivalMarkerIgnored) {
-            self.node_mut(node).rival = None;
+        if info.is_some_and(|info| !info.is_master || info.is_cluster) {
+            trust.rival = None;
+            return false;
         }
+        let cluster = match marker {
+            MarkerSeen::Text(text) => match Marker::parse(text) {
+                Some(marker) => Ok(marker.cluster),
+                None => Err(rules.unreadable(&rules.marker, text)),
+            },
+            // The node belongs to another database.
+            MarkerSeen::Failed(failure) if failure.kind().is_disagreement() => Err(failure.clone()),
+            MarkerSeen::Missing => {
+                trust.rival = match trust.rival.take() {
+                    // No client gives a marker to a server that evicts keys.
+                    _ if info.is_some_and(|info| info.evicts_by.is_some()) => None,
+                    // The other configuration may have begun to take the node into use again. So the node bars until
+                    // its adoption has been read, which is the next step of its examination.
+                    Some(Rival { is_marked: true, cluster, .. }) => {
+                        rules.is_strict().then(|| Rival::new(cluster, false))
+                    }
+                    other => other,
+                };
+                return false;
+            }
+            MarkerSeen::Failed(_) | MarkerSeen::NotAsked => return false,
+        };
+        // While the node has a marker of this configuration, no other configuration can mark it.
+        let is_theirs = cluster.as_ref() != Ok(&rules.cluster);
+        trust.rival = is_theirs.then(|| Rival::new(cluster, true));
+        if matches!(trust.review.step, Step::Contested(_)) {
+            trust.review.step = Step::Rest;
+        }
+        is_theirs
     }
 
     /// Notes the adoption of another configuration that arrived after the node's examination. It may be older than the
     /// node's present data, so it does not count as one of those that can be replaced.
     pub(crate) fn note_rival(&mut self, node: NodeId, text: &str) {
-        let trust = self.node(node);
-        let Some(Adoption { marker: Marker { cluster, .. }, .. }) = Adoption::parse(text) else {
-            return;
+        let rules = self.rules.clone();
+        let trust = self.node_mut(node);
+        let cluster = match Adoption::parse(text) {
+            Some(adoption) => Ok(adoption.marker.cluster),
+            None => Err(rules.unreadable(&rules.adoption, text)),
         };
-        if cluster != self.rules.cluster && trust.rival.is_none() && !trust.is_trusted() {
-            let rival = Rival { cluster, is_marked: false, epoch: (0, 0), is_tried: false };
-            self.node_mut(node).rival = Some(rival);
-        }
-    }
-
-    /// Clients of every configuration refuse this server. If it is a master that evicts keys, they may hold locks that it
-    /// granted before, so its marker still counts.
-    pub(super) fn judge_unsound(&mut self, node: NodeId, info: &Info, marker: &MarkerSeen) {
-        let evicts = info.is_master && !info.is_cluster && info.evicts_by.is_some();
-        let marker = match marker {
-            MarkerSeen::Text(text) if evicts => Marker::parse(text),
-            _ => None,
-        };
-        match marker.filter(|marker| marker.cluster != self.rules.cluster) {
-            Some(theirs) => self.bar_marked(node, theirs.cluster),
-            None if evicts || !info.is_master || info.is_cluster => {
-                self.node_mut(node).rival = None
-            }
-            None => {}
+        if cluster.as_ref() != Ok(&rules.cluster) && trust.rival.is_none() && !trust.is_trusted() {
+            trust.rival = Some(Rival::new(cluster, false));
         }
     }
 
@@ -132,7 +163,7 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         let is_tried = trust.rival.as_ref().is_some_and(|rival| rival.is_tried);
         let (cluster, epoch) = (found.cluster, trust.epoch);
-        trust.rival = Some(Rival { cluster, is_marked: false, epoch, is_tried: false });
+        trust.rival = Some(Rival { epoch, ..Rival::new(Ok(cluster), false) });
         if mutant!(RivalLeftAlone) {
             trust.rival = None;
             return;
@@ -172,7 +203,9 @@ impl NodeMonitor {
     /// Whether this client has a quorum of trusted nodes, and the configuration whose adoption the node has can have
     /// none: too few nodes are left to it, because the nodes with its adoption have no marker.
     fn may_replace(&self, node: NodeId) -> bool {
-        let Some(Rival { cluster: theirs, .. }) = &self.node(node).rival else { return false };
+        let Some(Rival { cluster: Ok(theirs), .. }) = &self.node(node).rival else {
+            return false;
+        };
         let count = |is: &dyn Fn(&NodeTrust) -> bool| self.nodes.iter().filter(|it| is(it)).count();
         let adopted = count(&|trust| trust.is_adopted_for(theirs));
         let is_harmless = theirs
@@ -192,7 +225,7 @@ impl NodeMonitor {
         })
     }
 
-    fn refuse_rival(&mut self, node: NodeId) {
+    pub(super) fn refuse_rival(&mut self, node: NodeId) {
         if let Some(failure) = self.rival_failure(node) {
             self.node_mut(node).refuse(failure);
         }

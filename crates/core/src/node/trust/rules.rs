@@ -4,8 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::{Fault, Words};
+use crate::command::Failure;
 use crate::node::marker::Cluster;
-use crate::node::trust::Words;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::token::Key;
 
@@ -61,6 +62,11 @@ impl Rules {
     /// The number of replicas that must acknowledge a vote of this node.
     pub fn replicas_of(&self, node: NodeId) -> u32 {
         self.replicas.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// The failure of a node on which one of the library's own keys holds a text that this version cannot read.
+    pub(super) fn unreadable(&self, key: &Key, text: &str) -> Failure {
+        self.words.failure(&Fault::ForeignKey { key, text })
     }
 
     /// Whether the votes of untrusted nodes are ignored.

@@ -234,21 +234,101 @@ fn a_marker_of_others_bars_however_few_nodes_they_have() {
 /// The server restarts, and loads its data. Its next word is that it has no marker any more.
 #[test]
 fn a_marker_of_others_bars_until_the_node_says_otherwise() {
+    for is_readable in [true, false] {
+        let mut world = settled();
+        let theirs = stray(&mut world, 2, alone(), "");
+        assert_eq!(mark_for_others(&mut world, 2, &theirs), Answer::Marked);
+        if !is_readable {
+            write(&mut world, 2, MARKER, "quorlock 2 of a later version");
+        }
+        let lock = call(&mut world, 0, Wait::Once);
+        assert!(is_barred(&world, lock));
+        world.restart(2, true);
+        world.server_mut(2).health = Health::Refusing(FailureKind::Loading);
+        world.run_for(3 * SECOND);
+        let lock = call(&mut world, 0, Wait::Once);
+        assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
+        world.server_mut(2).health = Health::Good;
+        world.restart(2, false);
+        world.run_for(3 * SECOND);
+        let lock = call(&mut world, 0, Wait::Once);
+        assert_eq!(world.outcome(lock), Some(Ok(())));
+    }
+}
+
+#[test]
+fn an_adoption_that_cannot_be_read_bars_while_the_server_is_busy() {
+    let mut world = settled();
+    stray(&mut world, 2, alone(), "");
+    write(&mut world, 2, ADOPTION, "quorlock 2 of a later version");
+    let lock = call(&mut world, 0, Wait::Once);
+    assert!(is_barred(&world, lock));
+    world.server_mut(2).health = Health::Refusing(FailureKind::Busy);
+    world.run_for(3 * SECOND);
+    let lock = call(&mut world, 0, Wait::Once);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
+}
+
+/// A client may have no right to `INFO`, or the node has replicas that nobody declared. Both concern this client alone.
+#[test]
+fn a_marker_of_others_bars_without_a_right_to_read_info() {
     let mut world = settled();
     let theirs = stray(&mut world, 2, alone(), "");
     assert_eq!(mark_for_others(&mut world, 2, &theirs), Answer::Marked);
+    world.refuse_info(2, "ERR unknown command 'INFO'");
+    let lock = call(&mut world, 0, Wait::For(Duration::from_secs(60)));
+    assert!(is_barred(&world, lock));
+}
+
+/// The marker changes on a living connection. The answer with the client's vote shows it. The other nodes' votes arrive
+/// before the node has been examined.
+#[test]
+fn a_marker_of_others_bars_from_the_vote_that_shows_it() {
+    let mut world = settled();
+    let lock = acquire(&mut world, Wait::Once);
+    release(&mut world, lock);
+    assert_eq!(world.trusted(0), 3);
+    let theirs = Marker { cluster: alone(), ..marker(&world, 2) };
+    mark(&mut world, 2, &theirs);
+    world.hold_back(0, 2, |command| *command == Command::Identify);
+    let lock = call(&mut world, 0, Wait::Once);
+    assert!(is_barred(&world, lock), "{:?}", world.outcome(lock));
+}
+
+/// The server restarts without its data, and a client of the other configuration begins to take it into use again.
+#[test]
+fn a_marker_of_others_that_is_gone_bars_until_the_adoption_is_read() {
+    let mut world = settled();
+    let theirs = stray(&mut world, 2, three(), "");
+    assert_eq!(mark_for_others(&mut world, 2, &theirs), Answer::Marked);
     let lock = call(&mut world, 0, Wait::Once);
     assert!(is_barred(&world, lock));
-    world.restart(2, true);
-    world.server_mut(2).health = Health::Refusing(FailureKind::Loading);
+    stray(&mut world, 2, three(), "");
+    world.hold_back(0, 2, |command| matches!(command, Command::Adopt { .. }));
     world.run_for(3 * SECOND);
+    for _ in 0..2 {
+        let lock = call(&mut world, 0, Wait::Once);
+        assert!(is_barred(&world, lock), "{:?}", world.outcome(lock));
+        world.let_go(0, 2);
+        world.run_for(SECOND);
+    }
+}
+
+/// A master that evicts keys keeps a marker for locks that it granted before. The key of the marker gets another type,
+/// so the marker cannot be read.
+#[test]
+fn a_marker_of_others_that_cannot_be_read_again_bars_on_a_node_that_evicts() {
+    let mut world = settled();
+    let theirs = stray(&mut world, 2, alone(), "");
+    assert_eq!(mark_for_others(&mut world, 2, &theirs), Answer::Marked);
+    world.say(2, "maxmemory", "1");
+    world.say(2, "maxmemory_policy", "allkeys-lru");
     let lock = call(&mut world, 0, Wait::Once);
     assert!(is_barred(&world, lock));
-    world.server_mut(2).health = Health::Good;
-    world.restart(2, false);
+    world.occupy_with(2, MARKER, None, None);
     world.run_for(3 * SECOND);
     let lock = call(&mut world, 0, Wait::Once);
-    assert_eq!(world.outcome(lock), Some(Ok(())));
+    assert!(is_barred(&world, lock), "{:?}", world.outcome(lock));
 }
 
 /// Two clients see the adoption of others at the same moment. The second one finds the replacement of the first one.
