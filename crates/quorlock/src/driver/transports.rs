@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Commands, Event, Failure, NodeId, NodeSet, Quorum, Reading, RestartGuard,
-    Rules, Ticket, TicketedCommand,
+    Answer, Command, Commands, Event, Failure, FailureKind, NodeId, NodeSet, Quorum, Reading,
+    RestartGuard, Rules, Ticket, TicketedCommand,
 };
 
 use super::Metrics;
@@ -99,7 +99,12 @@ impl Transports {
 
     /// For each node, the failure that makes the node unreachable now; `None` if it can be reached.
     pub(super) fn down(&self) -> impl Iterator<Item = Option<Failure>> {
-        self.transports.iter().map(|transport| transport.as_ref().and_then(Transport::down))
+        let panicked =
+            || Failure::unsent(FailureKind::Unreachable).with_detail("its driver panicked");
+        self.transports.iter().map(move |transport| match transport {
+            Some(transport) => transport.down(),
+            None => Some(panicked()),
+        })
     }
 
     /// Logs when no quorum of nodes can be reached any more, and when a quorum is connected again.

@@ -59,7 +59,9 @@ impl Rivals {
             Fact::Evidence { client, node, evidence, .. }
                 if view.ledger.needs_evidence(*client) =>
             {
-                self.proved((*client, *node), evidence, view);
+                let channel = (*client, *node);
+                self.newest.take_if(|(newest, _)| *newest == channel);
+                self.proved(channel, evidence, view);
             }
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 self.asked.insert((*client, *node), ticket.round);

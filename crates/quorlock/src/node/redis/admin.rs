@@ -16,7 +16,7 @@ use super::codec::{Capabilities, Delete, rejected};
 use super::connection::Connection;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
-use super::wire::Wire;
+use super::wire::{Overflow, Wire};
 use crate::node::Inbox;
 
 /// A connection that sends one question at a time.
@@ -113,10 +113,9 @@ impl AdminConnection {
         let read = move |part: &[u8]| {
             overflow.lock().unwrap_or_else(PoisonError::into_inner).read(part);
         };
-        self.wire.lock().await.overflow = Some(Box::new(read));
         // The reply to the second command follows the whole list.
-        let replies = self.ask(&[&["CLIENT", "LIST", "TYPE", "normal"][..], &["PING"]]).await;
-        self.wire.lock().await.overflow = None;
+        let commands = [&["CLIENT", "LIST", "TYPE", "normal"][..], &["PING"]];
+        let replies = self.ask_reading(&commands, Some(Box::new(read))).await;
         let lockers = std::mem::take(&mut *lockers.lock().unwrap_or_else(PoisonError::into_inner));
         match replies?.into_iter().next() {
             Some(Reply::Bytes(_)) => Ok(lockers.into_names()),
@@ -130,7 +129,17 @@ impl AdminConnection {
         &self,
         commands: &[C],
     ) -> Result<Vec<Reply>, Failure> {
+        self.ask_reading(commands, None).await
+    }
+
+    /// As [`ask`](Self::ask). `overflow` takes the values of the replies as they arrive.
+    async fn ask_reading<C: AsRef<[W]>, W: AsRef<[u8]>>(
+        &self,
+        commands: &[C],
+        overflow: Option<Overflow>,
+    ) -> Result<Vec<Reply>, Failure> {
         let mut wire = self.wire.lock().await;
+        wire.overflow = overflow;
         let answered = wire.ask(|out| {
             for words in commands {
                 let words: Vec<&[u8]> = words.as_ref().iter().map(AsRef::as_ref).collect();

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::{
-    Command, Evidence, Exchange, Failure, FailureKind, MarkerSeen, Reading, Session,
-};
+use quorlock_core::{Command, Evidence, Exchange, Failure, MarkerSeen, Reading, Session};
 
 use super::codec::{Capabilities, count_watches};
 use super::evidence::{self, EvidenceQuestions};
@@ -124,20 +122,13 @@ impl Connection {
         if let Some(failure) = self.wire.why_out_of_step() {
             return Err(failure.clone());
         }
-        let WireBatch { questions, in_step, is_first, .. } = *batch;
-        let epilogue = (std::mem::take(&mut batch.marker), batch.acknowledged.take());
-        match self.read(server, (questions, is_first), &mut batch.preamble, epilogue, flushes) {
-            Some(evidence) if in_step && self.marker.is_some() => Ok(evidence),
-            // Without a restart guard, no evidence is needed.
-            Some(_) if in_step => Ok(Evidence::NotRequired),
-            // One reply does not fit, so any other may be the reply to another command: none of them counts (S22).
-            _ => {
-                let failure =
-                    Failure::new(FailureKind::Protocol).with_detail("its answers do not fit");
-                self.wire.close(failure.clone());
-                Err(failure)
-            }
+        // Without a restart guard, no evidence is needed. Without a reply, there is none.
+        if self.marker.is_none() || !batch.has_replies() {
+            return Ok(Evidence::NotRequired);
         }
+        let WireBatch { questions, is_first, .. } = *batch;
+        let epilogue = (std::mem::take(&mut batch.marker), batch.acknowledged.take());
+        Ok(self.read(server, (questions, is_first), &mut batch.preamble, epilogue, flushes))
     }
 
     /// Reads the replies to the greeting's questions of evidence. `None` if they do not fit their questions.
@@ -149,15 +140,18 @@ impl Connection {
         flushes: (u64, u64),
     ) -> Option<Evidence> {
         let marker = evidence::marker_of(&replies.pop()?, &Exchange::default())?;
+        if !replies.iter().enumerate().all(|(place, reply)| questions.fits(place, reply)) {
+            return None;
+        }
         let epilogue = (marker, None);
-        let evidence = self.read(server, (questions, true), &mut replies, epilogue, flushes)?;
+        let evidence = self.read(server, (questions, true), &mut replies, epilogue, flushes);
         if let Evidence::Seen { marker, .. } = &evidence {
             self.session.identify(marker);
         }
         Some(evidence)
     }
 
-    /// Reads the replies to the preamble, and adds those to the epilogue. `None` if the stream is out of step.
+    /// Reads the replies to the preamble, and adds those to the epilogue.
     #[inline]
     fn read(
         &mut self,
@@ -166,7 +160,7 @@ impl Connection {
         preamble: &mut Vec<Reply>,
         epilogue: (MarkerSeen, Option<Result<u32, Failure>>),
         flushes: (u64, u64),
-    ) -> Option<Evidence> {
+    ) -> Evidence {
         let (info, registered) = questions.read_preamble(&mut preamble.drain(..));
         if questions.settings && is_first {
             server.warn_if_not_durable(info.as_ref());

@@ -44,6 +44,20 @@ impl EvidenceQuestions {
         Self { request, settings, registration, preamble_replies }
     }
 
+    /// Whether this can be the reply to the question at this place of the preamble. Otherwise the stream is out of step
+    /// (S22).
+    pub(super) fn fits(self, place: usize, reply: &Reply) -> bool {
+        let is_info = self.request.info && place == 0;
+        let is_registration = self.registration.is_some() && place + 1 == self.preamble_replies;
+        match reply {
+            Reply::Error(_) => true,
+            Reply::Bytes(_) => is_info || is_registration,
+            Reply::Nil => is_registration,
+            Reply::List(_) => self.settings && !is_info && !is_registration,
+            _ => false,
+        }
+    }
+
     /// A preamble without commands, which gets this number of replies.
     pub(super) fn plain(preamble_replies: usize) -> Self {
         Self { preamble_replies, ..Self::default() }
@@ -160,8 +174,7 @@ pub(super) fn acknowledged(write: &Reply, wait: &Reply) -> Option<Result<u32, Fa
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
 /// Combines the reply to `INFO`, the marker and the outcome of the registration. The server announced `first` times
-/// before the first reply, and `flushes` times before the last reply, that its data were replaced. Returns `None` if
-/// the stream is out of step.
+/// before the first reply, and `flushes` times before the last reply, that its data were replaced.
 #[inline]
 pub(super) fn read(
     info: Option<Reply>,
@@ -169,30 +182,29 @@ pub(super) fn read(
     registered: Option<Result<(), Failure>>,
     epoch: u64,
     (first, flushes): (u64, u64),
-) -> Option<Evidence> {
-    let info = info.map(info_of);
-    let info = info.map_or(Some(None), |info| info.map(Some))?;
+) -> Evidence {
     // If the data were replaced after the server sent `INFO`, then `INFO` is out of date and does not count.
-    let info = info.filter(|_| first == flushes);
+    let info = info.map(info_of).filter(|_| first == flushes);
     // After this failure the marker may be that of the wrong database, so it does not count.
     let marker = match registered {
         Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
         _ => marker,
     };
-    Some(Evidence::Seen { epoch, flushes, info, marker, acknowledged })
+    Evidence::Seen { epoch, flushes, info, marker, acknowledged }
 }
 
-fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
+fn info_of(reply: Reply) -> Result<Arc<str>, Failure> {
     match reply {
         Reply::Bytes(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
             // RESP3 puts the format of a text before the text.
-            Some(Ok(text.strip_prefix("txt:").unwrap_or(&text).into()))
+            Ok(text.strip_prefix("txt:").unwrap_or(&text).into())
         }
         Reply::Error(error) => {
-            Some(Err(with_help(rejected(&error), "the right +info (ACL SETUSER <user> +info)")))
+            Err(with_help(rejected(&error), "the right +info (ACL SETUSER <user> +info)"))
         }
-        _ => None,
+        // Such a reply does not fit, so the connection is closed.
+        _ => Err(Failure::new(FailureKind::Protocol)),
     }
 }
 
@@ -227,23 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evidence_is_read_and_a_reply_that_does_not_fit_is_none() {
+    fn evidence_is_read_and_a_marker_that_does_not_fit_is_none() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
         let text = |text: &str| MarkerSeen::Text(text.into());
-        let seen = |info: Option<&str>, marker| {
-            Some(Evidence::Seen {
-                epoch: 3,
-                flushes: 2,
-                info: info.map(|it| Ok(it.into())),
-                marker,
-                acknowledged: None,
-            })
+        let seen = |info: Option<&str>, marker| Evidence::Seen {
+            epoch: 3,
+            flushes: 2,
+            info: info.map(|it| Ok(it.into())),
+            marker,
+            acknowledged: None,
         };
         let read = |info, marker| super::read(info, (marker, None), None, 3, (2, 2));
         let info = bytes("txt:# Server\r\n");
         assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
         assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));
-        assert_eq!(read(Some(Reply::Okay), MarkerSeen::NotAsked), None);
         // The data were replaced after the server sent `INFO`, so `INFO` does not count.
         let replaced =
             super::read(bytes("# Server\r\n"), (text("m"), None), Some(Ok(())), 3, (1, 2));
@@ -252,6 +261,24 @@ mod tests {
         assert_eq!(marker(Reply::Bytes(b"m".to_vec())), Some(text("m")));
         assert_eq!(marker(Reply::Nil), Some(MarkerSeen::Missing));
         assert_eq!(marker(Reply::Int(1)), None);
+    }
+
+    /// The four questions of the preamble: `INFO`, two settings, the registration.
+    #[test]
+    fn a_reply_to_the_preamble_fits_its_question_alone() {
+        let request = EvidenceRequest { info: true, marker: true, acknowledgement: false };
+        let questions = EvidenceQuestions::new(request, true, Some(Do::Look));
+        assert_eq!(questions.preamble_replies, 4);
+        for (reply, fits) in [
+            (Reply::Bytes(Vec::new()), [true, false, false, true]),
+            (Reply::List(Vec::new()), [false, true, true, false]),
+            (Reply::Nil, [false, false, false, true]),
+            (Reply::Error("NOPERM".to_owned()), [true; 4]),
+            (Reply::Okay, [false; 4]),
+            (Reply::Int(1), [false; 4]),
+        ] {
+            assert_eq!([0, 1, 2, 3].map(|place| questions.fits(place, &reply)), fits, "{reply:?}");
+        }
     }
 
     #[test]
@@ -285,9 +312,7 @@ mod tests {
             1,
             (0, 0),
         );
-        let Some(Evidence::Seen { info: Some(Err(failure)), .. }) = read else {
-            panic!("an error")
-        };
+        let Evidence::Seen { info: Some(Err(failure)), .. } = read else { panic!("an error") };
         assert_eq!(failure.kind(), FailureKind::Forbidden);
         assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");
     }

@@ -229,7 +229,7 @@ impl ServerTransport {
                 continue;
             }
             // An answer that counts ends the suspension at once: the next commands are not refused.
-            let is_answered = batch.flushes.is_some();
+            let is_answered = batch.flushes.is_some() && batch.has_replies();
             if is_answered && connection.wire.why_out_of_step().is_none() {
                 resume(&mut self.supervisor, server);
             }
@@ -262,9 +262,11 @@ impl ServerTransport {
         self.connecting = None;
         self.is_due = true;
         let (now, activity) = (self.started.elapsed(), self.activity());
+        if let Ok((_, greeting)) = &made {
+            self.note_round_trip(greeting.round_trip);
+        }
         match made {
             Ok((new, greeting)) if self.supervisor.connected(now, activity) => {
-                self.note_round_trip(greeting.round_trip);
                 (self.greeting, self.identified) = (Some((new.epoch, greeting)), None);
                 tracing::debug!(node = self.server.name, epoch = new.epoch, "connected");
                 self.server.publish(self.supervisor.state());

@@ -56,6 +56,7 @@ impl WireBatch {
         self.parts.clear();
         (self.marker, self.in_step) = (MarkerSeen::NotAsked, true);
         self.acknowledged = None;
+        (self.first_flushes, self.flushes) = (None, None);
         self.pass_over();
     }
 
@@ -67,6 +68,7 @@ impl WireBatch {
 
     pub(super) fn take(&mut self, reply: Reply) {
         if self.preamble.len() < self.questions.preamble_replies {
+            self.in_step &= self.is_plain || self.questions.fits(self.preamble.len(), &reply);
             self.preamble.push(reply);
             return;
         }
@@ -159,6 +161,11 @@ impl WireBatch {
     pub(super) fn count_off(&mut self, flushes: u64) {
         self.first_flushes.get_or_insert(flushes);
         self.missing -= 1;
+    }
+
+    /// Whether the server has sent any reply. None is due if no command of the batch was sent.
+    pub(super) const fn has_replies(&self) -> bool {
+        self.first_flushes.is_some()
     }
 
     pub(super) const fn is_complete(&self) -> bool {

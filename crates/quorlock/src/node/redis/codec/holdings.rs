@@ -31,13 +31,11 @@ pub(super) fn look(
 /// Combines the replies to `GET` and `PTTL`. The key may have expired between these commands. If the key is no text,
 /// the script must find out whether readers hold it.
 fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
-    let ttl = match ttl {
-        Reply::Int(-2) => return Ok(Answer::Seen(Holding::Free)),
-        Reply::Int(ttl) => remaining(ttl),
-        other => return Ok(unexpected(&other)),
-    };
+    let Reply::Int(ttl) = ttl else { return Ok(unexpected(&ttl)) };
+    let (is_gone, ttl) = (ttl == -2, remaining(ttl));
     Ok(match value {
         Reply::Nil => Answer::Seen(Holding::Free),
+        Reply::Bytes(_) | Reply::Error(_) if is_gone => Answer::Seen(Holding::Free),
         Reply::Bytes(value) => Answer::Seen(Holding::Held { value: shortened(value), ttl }),
         Reply::Error(error) if code(&error) == "WRONGTYPE" => return Err(Form::Script),
         other => unexpected(&other),
@@ -201,6 +199,10 @@ mod tests {
         let replies = || [wrong.clone(), Reply::Int(5)].into_iter();
         assert_eq!(decode(&command, Encoding::default(), &mut replies()), Err(Form::Script));
         let way = Encoding { form: Form::Script, ..Encoding::default() };
+        let free =
+            |value| decode(&command, Encoding::default(), &mut [value, Reply::Int(-2)].into_iter());
+        assert_eq!(free(wrong), Ok(Answer::Seen(Holding::Free)), "it has expired meanwhile");
+        assert!(is_out_of_protocol(&free(Reply::Int(1)).unwrap()), "no reply to GET");
         let unknown = Reply::Error("NOSCRIPT No matching script.".to_owned());
         assert_eq!(decode(&command, way, &mut [unknown].into_iter()), Err(Form::Text));
     }

@@ -131,6 +131,10 @@ impl Wire {
         };
         let reply = cut(reply, length, &mut batch.bytes_kept)?;
         batch.take(reply);
+        if !batch.in_step {
+            // Closing the wire now keeps the replies of earlier batches from counting (S22).
+            return Err(out_of_step("its answers do not fit"));
+        }
         batch.count_off(self.pushed.flushes);
         self.finish_oldest()
     }

@@ -206,6 +206,31 @@ async fn a_reply_that_does_not_fit_closes_the_wire_and_answers_no_command() {
     }
 }
 
+/// The second batch shows that the stream is out of step. The replies to the first, which arrived in the same poll, do
+/// not count either (S22), also if they came in an earlier read of it.
+#[tokio::test(start_paused = true)]
+async fn a_misfit_in_a_later_batch_is_known_before_the_earlier_batch_is_judged() {
+    for size in [1, 2 * READ_SIZE] {
+        let (mut wire, mut server, _events) = pair(1 << 16);
+        ask(&mut wire);
+        ask(&mut wire);
+        let first = format!("+OK\r\n${size}\r\n{}\r\n", "m".repeat(size));
+        server.write_all(format!("{first}:7\r\n").as_bytes()).await.unwrap();
+        let answered = wire.finished().await.unwrap();
+        assert!(answered.flushes.is_some() && wire.why_out_of_step().is_some(), "{size}");
+        assert_eq!(wire.finished().await.unwrap().flushes, None);
+    }
+}
+
+/// Such a batch is no sign of life, and no evidence.
+#[test]
+fn a_batch_that_sends_nothing_has_no_replies() {
+    let (mut wire, _server, _events) = pair(16);
+    assert!(wire.send(Box::default(), |_, _| 0).is_ok());
+    let batch = wire.next_finished().unwrap();
+    assert!(batch.flushes.is_some() && !batch.has_replies());
+}
+
 /// The wire detects the broken connection before it parses the last input. The wire must still report that the stream
 /// was out of step (S22).
 #[test]
